@@ -1,0 +1,1 @@
+"""Not built yet: tiers of memory for parameters and optimizer state."""

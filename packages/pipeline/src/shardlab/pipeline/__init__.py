@@ -1,0 +1,1 @@
+"""Not built yet: a runtime for pipeline schedules that are data."""

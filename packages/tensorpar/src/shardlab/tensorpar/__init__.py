@@ -1,0 +1,1 @@
+"""Not built yet: tensor, sequence and context parallelism."""
