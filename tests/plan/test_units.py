@@ -39,7 +39,7 @@ def test_significant_digits() -> None:
 def test_times_rates_counts() -> None:
     assert [units.format_s(x) for x in (1.5, 0.0123, 4e-6)] == ["1.50 s", "12.3 ms", "4 us"]
     assert units.format_rate(312e12, "FLOP") == "312 TFLOP/s"
-    assert units.format_count(7.5e9) == "7.5B"
+    assert units.format_count(7.5e9) == "7.50B"
     assert units.format_bytes(2048) == "2 KiB"
     assert units.format_bytes(12) == "12 B"
 
