@@ -1,8 +1,8 @@
 """Kernels in C++ and CUDA over the tensors' own memory, and a plain-torch fallback that gives the same numbers.
 
-`sum_ranks`, `cast` and `adamw` check their arguments and take the C++ kernel for CPU tensors, the CUDA kernel for CUDA tensors, and
-the fallback where neither is built. `build_info` says which, and why, without importing torch; for its sake the kernels are
-imported at first use.
+`sum_ranks`, `cast` and `adamw` check their arguments and take the C++ kernel for CPU tensors, the CUDA kernel for CUDA
+tensors, and the fallback where neither is built. `build_info` says which, and why, without importing torch; for its
+sake the kernels are imported at first use.
 """
 
 from typing import TYPE_CHECKING, Any

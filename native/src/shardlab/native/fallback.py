@@ -1,7 +1,8 @@
 """The kernels in plain torch operations: the reference for the compiled ones, and what runs where nothing is compiled.
 
-Casts, sums and AdamW give the same bits as the compiled kernels, apart from the payload of a NaN in fp32 and fp64. Each operation is
-written out, because the fused operations of torch (lerp, addcmul, addcdiv) round once or twice depending on the CPU.
+Casts, sums and AdamW give the same bits as the compiled kernels, apart from the payload of a NaN in fp32 and fp64. Each
+operation is written out, because the fused operations of torch (lerp, addcmul, addcdiv) round once or twice depending
+on the CPU.
 """
 
 import math

@@ -29,18 +29,19 @@ __all__ = ["adamw", "cast", "sum_ranks"]
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _HALVES = (torch.bfloat16, torch.float16)
+# The numbers of DType in include/shardlab/kernels.h.
 _CODES = {
     torch.float32: 0,
     torch.float64: 1,
     torch.bfloat16: 2,
     torch.float16: 3,
-}  # DType of include/shardlab/kernels.h
+}
 _NO_DTYPE = -1
 _MAX_CUDA_RANKS = 256  # pointers that are passed by value to the CUDA kernel
 
 
 def sum_ranks(chunks: Tensor | Sequence[Tensor], out: Tensor, *, threads: int | None = None) -> None:
-    """Add the ranks' chunks in rank order in fp32 (fp64 in fp64) and round once, so that the bits depend on the numbers alone.
+    """Add the ranks' chunks in rank order in fp32 (fp64 in fp64) and round once: bits that depend on nothing else.
 
     Args:
         chunks: (size, n) contiguous, or `size` 1-D tensors of n elements; fp32, fp64, bf16 or fp16.
@@ -131,7 +132,7 @@ def adamw(
         betas: decay rates of the moments.
         eps: added to the denominator.
         weight_decay: strength of the decay.
-        decoupled: True multiplies p by 1 - lr * weight_decay (AdamW); False adds weight_decay * p to the gradient (Adam).
+        decoupled: True multiplies p by 1 - lr * weight_decay (AdamW); False adds weight_decay * p to grad (Adam).
         copy: bf16 or fp16, same shape; receives the new p, rounded to nearest even, in the same pass.
         threads: CPU threads; None takes torch.get_num_threads().
 
