@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate
+from typing import Any
 
 from torch import Tensor
 
@@ -22,14 +22,19 @@ from shardlab.comm.operation import Loan, Operation, Progress, Request, Rounds
 from shardlab.comm.record import Recorder
 from shardlab.comm.reduction import combine, split_evenly
 
-__all__ = ["BaseCommunicator", "blocks"]
+__all__ = ["BaseCommunicator", "blocks", "same_memory"]
 
 RoundsOf = Callable[[Tensor, Tensor], Rounds]
 
 
 def blocks(x: Tensor, splits: list[int]) -> list[Tensor]:
     """Cut 1-D ``x`` into consecutive views of ``splits`` elements."""
-    return [x[stop - n : stop] for n, stop in zip(splits, accumulate(splits), strict=True)]
+    return list(x.split_with_sizes(splits))
+
+
+def same_memory(a: Tensor, b: Tensor) -> bool:
+    """True if two contiguous tensors of one numel are the same elements; also for fake ones, which have no address."""
+    return a.storage_offset() == b.storage_offset() and a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 class BaseCommunicator(ABC):
@@ -45,6 +50,7 @@ class BaseCommunicator(ABC):
     """
 
     deterministic = True
+    operation_type: type[Operation] = Operation
 
     def __init__(
         self,
@@ -57,6 +63,7 @@ class BaseCommunicator(ABC):
     ) -> None:
         self.ranks, self.axes, self.index, self.size = ranks, axes, index, len(ranks)
         self.recorder, self.progress, self.device_type = recorder, progress, device_type
+        self.posting: Operation | None = None  # whose round is being posted, for the backend's messages
         self.entered = 0  # collectives that this rank has started on this group
         self.sent: Counter[int] = Counter()  # messages started, by index of the receiver
         self.received: Counter[int] = Counter()  # messages asked for, by index of the sender
@@ -139,7 +146,7 @@ class BaseCommunicator(ABC):
 
     def _all_gather(self, out: Tensor, shard: Tensor) -> Rounds:
         parts = blocks(out, [shard.numel()] * self.size)
-        if parts[self.index].data_ptr() != shard.data_ptr():
+        if not same_memory(parts[self.index], shard):
             parts[self.index].copy_(shard)
         if self.size > 1:
             yield self._gather(parts, second=False)
@@ -204,7 +211,7 @@ class BaseCommunicator(ABC):
     ) -> Operation:
         """Number the call, lend its buffers to comm, post its first round."""
         loan = self._lend(out, inp, reads_out=kind == "all_reduce")
-        op = Operation(self, kind, rounds(loan.out, loan.inp), loan, detail, peer)
+        op = self.operation_type(self, kind, rounds(loan.out, loan.inp), loan, detail, peer)
         if peer is None:
             self.entered += 1
             op.number = self.entered
@@ -216,28 +223,32 @@ class BaseCommunicator(ABC):
         op.post()
         return op
 
+    def _call(self, start: Callable[..., Operation], *args: Any) -> None:
+        """A blocking call: nobody touches the buffers between the two halves."""
+        start(*args).wait()
+
     def all_reduce(self, x: Tensor, op: ReduceOp = SUM) -> None:
-        self.start_all_reduce(x, op).wait()
+        self._call(self.start_all_reduce, x, op)
 
     def all_gather(self, out: Tensor, shard: Tensor) -> None:
-        self.start_all_gather(out, shard).wait()
+        self._call(self.start_all_gather, out, shard)
 
     def reduce_scatter(self, out: Tensor, full: Tensor, op: ReduceOp = SUM) -> None:
-        self.start_reduce_scatter(out, full, op).wait()
+        self._call(self.start_reduce_scatter, out, full, op)
 
     def all_to_all(
         self, out: Tensor, inp: Tensor, out_splits: list[int] | None = None, in_splits: list[int] | None = None
     ) -> None:
-        self.start_all_to_all(out, inp, out_splits, in_splits).wait()
+        self._call(self.start_all_to_all, out, inp, out_splits, in_splits)
 
     def broadcast(self, x: Tensor, src_index: int) -> None:
-        self.start_broadcast(x, src_index).wait()
+        self._call(self.start_broadcast, x, src_index)
 
     def send(self, x: Tensor, dst_index: int, tag: int = 0) -> None:
-        self.start_send(x, dst_index, tag).wait()
+        self._call(self.start_send, x, dst_index, tag)
 
     def recv(self, x: Tensor, src_index: int, tag: int = 0) -> None:
-        self.start_recv(x, src_index, tag).wait()
+        self._call(self.start_recv, x, src_index, tag)
 
     def barrier(self, name: str) -> None:
-        self.start_barrier(name).wait()
+        self._call(self.start_barrier, name)

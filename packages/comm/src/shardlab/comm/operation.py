@@ -120,6 +120,7 @@ class Operation:
 
     def _next(self) -> None:
         """Resume the generator: it posts the next round or ends."""
+        self.comm.posting = self
         try:
             self._request = next(self._rounds)
         except StopIteration:
@@ -127,6 +128,8 @@ class Operation:
         else:
             me = self.comm.index
             self.wire_bytes += sum(size for index, size in self._request.posted if index != me)
+        finally:
+            self.comm.posting = None
 
     def _end(self) -> None:
         self.finished, self._request = True, None
