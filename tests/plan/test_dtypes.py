@@ -1,6 +1,7 @@
 """Element types by name."""
 
 import pytest
+
 from shardlab.plan import dtype_name, is_floating, itemsize
 
 

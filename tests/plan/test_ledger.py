@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from shardlab.plan import Ledger, Span
 
 

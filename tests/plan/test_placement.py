@@ -1,6 +1,7 @@
 """How a parameter is cut along an axis."""
 
 import pytest
+
 from shardlab.plan import ParamInfo, Partial, Replicate, Shard, local_shape
 
 
