@@ -17,6 +17,7 @@ __all__ = ["combine", "split_evenly"]
 
 _HALF = (torch.bfloat16, torch.float16)
 _NATIVE = (*_HALF, torch.float32, torch.float64)
+_MIN_NATIVE = 4096  # elements from which the fused kernel's argument checks are paid back
 _STEP: dict[ReduceOp, Callable[[Tensor, Tensor], Tensor]] = {
     ReduceOp.SUM: torch.add,
     ReduceOp.MAX: torch.maximum,
@@ -35,11 +36,12 @@ def combine(chunks: Sequence[Tensor], out: Tensor, op: ReduceOp) -> None:
     """
     if op is ReduceOp.SUM and out.is_floating_point() and _native_sum(chunks, out):
         return
-    widen = out.dtype in _HALF and op is ReduceOp.SUM
-    total = chunks[0].float() if widen else chunks[0]
-    for chunk in chunks[1:]:
-        total = _STEP[op](total, chunk.float() if widen else chunk)
-    out.copy_(total)
+    with torch.no_grad():
+        widen = out.dtype in _HALF and op is ReduceOp.SUM
+        total = chunks[0].float() if widen else chunks[0]
+        for chunk in chunks[1:]:
+            total = _STEP[op](total, chunk.float() if widen else chunk)
+        out.copy_(total)
 
 
 def split_evenly(numel: int, parts: int) -> list[int]:
@@ -55,12 +57,14 @@ def _kernel() -> Callable[[Sequence[Tensor], Tensor], None] | None:
         from shardlab import native
     except ImportError:
         return None
-    return native.sum_ranks if native.available() else None
+    return native.sum_ranks if native.build_info().core else None
 
 
 def _native_sum(chunks: Sequence[Tensor], out: Tensor) -> bool:
+    if type(out) is not Tensor or out.device.type != "cpu" or out.dtype not in _NATIVE or out.numel() < _MIN_NATIVE:
+        return False
     kernel = _kernel()
-    if kernel is None or type(out) is not Tensor or out.device.type != "cpu" or out.dtype not in _NATIVE:
+    if kernel is None:
         return False
     kernel(chunks, out)
     return True

@@ -1,0 +1,40 @@
+"""Collectives, point-to-point and meshes, behind one contract for every backend."""
+
+from shardlab.comm.communicator import MAX, MIN, SUM, Communicator, Pending, ReduceOp
+from shardlab.comm.dry import host_value
+from shardlab.comm.errors import BufferInFlightError, CommError, DeadlockError, DivergedError, RankLeftError
+from shardlab.comm.guard import agree
+from shardlab.comm.mesh import Mesh
+from shardlab.comm.protocols import GradSink, HasPieces, Key, ShardStore
+from shardlab.comm.ranks import run_ranks
+from shardlab.comm.record import Label, Recorder, recording
+
+__all__ = [
+    # start
+    "run_ranks",
+    # the contract
+    "Communicator",
+    "Mesh",
+    "Pending",
+    "ReduceOp",
+    "SUM",
+    "MAX",
+    "MIN",
+    "agree",
+    "host_value",
+    # what was posted
+    "Label",
+    "Recorder",
+    "recording",
+    # errors
+    "BufferInFlightError",
+    "CommError",
+    "DeadlockError",
+    "DivergedError",
+    "RankLeftError",
+    # what packages know of each other
+    "GradSink",
+    "HasPieces",
+    "Key",
+    "ShardStore",
+]
