@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "adamw_step.h"
 #include "dispatch.h"
 
 namespace py = pybind11;
@@ -54,10 +55,7 @@ PYBIND11_MODULE(_core, module) {
 #else
   module.attr("openmp") = false;
 #endif
-  py::class_<AdamWStep>(module, "AdamWStep")
-      .def(py::init<float, float, float, float, float, float, float, float>(), py::kw_only(), py::arg("beta2"),
-           py::arg("one_minus_beta1"), py::arg("one_minus_beta2"), py::arg("eps"), py::arg("step_size"),
-           py::arg("sqrt_bias_correction2"), py::arg("decay"), py::arg("l2"));
+  bind_adamw_step(module);
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   module.def("sum_ranks", &sum_ranks, unlocked);
   module.def("cast", &cast, unlocked);

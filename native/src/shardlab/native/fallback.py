@@ -100,7 +100,7 @@ def adamw(p: Tensor, m: Tensor, v: Tensor, grad: Tensor, numbers: AdamWNumbers, 
         numbers: scalars of this step.
         copy: bf16 or fp16, receives the rounded new p.
 
-    Cost: two fp32 temporaries of p's size.
+    Cost: temporaries of up to 12 bytes an element.
     """
     p.mul_(numbers.decay)
     wide = grad.to(torch.float32)
@@ -108,7 +108,8 @@ def adamw(p: Tensor, m: Tensor, v: Tensor, grad: Tensor, numbers: AdamWNumbers, 
         wide = wide + p.mul(numbers.l2)
     m.add_(wide.sub(m).mul_(numbers.one_minus_beta1))
     v.mul_(numbers.beta2).add_(wide.mul(numbers.one_minus_beta2).mul_(wide))
-    denominator = v.sqrt().div_(numbers.sqrt_bias_correction2).add_(numbers.eps)
+    # torch's fp32 square root on the CPU is not always the nearest fp32 number; an fp64 root rounded to fp32 always is.
+    denominator = v.to(torch.float64).sqrt_().to(torch.float32).div_(numbers.sqrt_bias_correction2).add_(numbers.eps)
     p.sub_(m.mul(numbers.step_size).div_(denominator))
     if copy is not None:
         cast(p, copy)
