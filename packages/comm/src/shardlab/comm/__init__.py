@@ -5,12 +5,14 @@ from shardlab.comm.dry import host_value
 from shardlab.comm.errors import BufferInFlightError, CommError, DeadlockError, DivergedError, RankLeftError
 from shardlab.comm.guard import agree
 from shardlab.comm.mesh import Mesh
+from shardlab.comm.process import init
 from shardlab.comm.protocols import GradSink, HasPieces, Key, ShardStore
 from shardlab.comm.ranks import run_ranks
 from shardlab.comm.record import Label, Recorder, recording
 
 __all__ = [
     # start
+    "init",
     "run_ranks",
     # the contract
     "Communicator",

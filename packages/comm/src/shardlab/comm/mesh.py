@@ -22,6 +22,11 @@ class World(Protocol):
     def device(self) -> torch.device: ...
     @property
     def recorder(self) -> Recorder: ...
+    @property
+    def meshes(self) -> "dict[MeshShape, Mesh]": ...
+
+    def mesh(self, shape: MeshShape) -> "Mesh":
+        """The mesh of a shape: the same one each time."""
 
     def group(self, ranks: tuple[int, ...], axes: tuple[str, ...]) -> Communicator:
         """Connect this rank to a group it belongs to; every member calls this in the same order."""
