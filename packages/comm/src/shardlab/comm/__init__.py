@@ -1,7 +1,7 @@
 """Collectives, point-to-point and meshes, behind one contract for every backend."""
 
 from shardlab.comm.communicator import MAX, MIN, SUM, Communicator, Pending, ReduceOp
-from shardlab.comm.dry import host_value
+from shardlab.comm.dry import dry_mesh
 from shardlab.comm.errors import BufferInFlightError, CommError, DeadlockError, DivergedError, RankLeftError
 from shardlab.comm.guard import agree
 from shardlab.comm.mesh import Mesh
@@ -9,11 +9,13 @@ from shardlab.comm.process import init
 from shardlab.comm.protocols import GradSink, HasPieces, Key, ShardStore
 from shardlab.comm.ranks import run_ranks
 from shardlab.comm.record import Label, Recorder, recording
+from shardlab.comm.values import host_list, host_value
 
 __all__ = [
     # start
     "init",
     "run_ranks",
+    "dry_mesh",
     # the contract
     "Communicator",
     "Mesh",
@@ -23,6 +25,7 @@ __all__ = [
     "MAX",
     "MIN",
     "agree",
+    "host_list",
     "host_value",
     # what was posted
     "Label",

@@ -8,7 +8,7 @@ import hashlib
 import torch
 
 from shardlab.comm.communicator import Communicator
-from shardlab.comm.dry import host_value
+from shardlab.comm.values import host_value
 from shardlab.comm.errors import DivergedError
 
 __all__ = ["agree"]

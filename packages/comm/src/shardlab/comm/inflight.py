@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shardlab.comm.callsite import Site, call_site
 from shardlab.comm.check import describe
-from shardlab.comm.dry import has_values
+from shardlab.comm.values import has_values
 from shardlab.comm.errors import BufferInFlightError
 from shardlab.comm.operation import Loan
 
