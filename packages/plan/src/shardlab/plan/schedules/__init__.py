@@ -1,0 +1,1 @@
+"""Schedules: which compute actions run in which order; pure functions."""
