@@ -36,7 +36,8 @@ def test_what_is_not_installed_is_none_or_empty() -> None:
     assert found.package_file("no_such_package") is None
 
 
-def test_a_package_is_found_without_importing_it() -> None:
+def test_a_package_is_found_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "shardlab.offload", raising=False)
     path = found.package_file("offload")
     assert path is not None
     assert path.name == "__init__.py"
