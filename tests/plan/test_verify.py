@@ -33,7 +33,7 @@ def test_complete(text: str) -> None:
 
 def test_needs_present() -> None:
     program = compile_plan(make(zero=3))
-    with pytest.raises(ValueError, match="needs 0UNSHARD0@blocks.1, which nobody runs"):
+    with pytest.raises(ValueError, match=r"needs 0UNSHARD0@blocks.1, which nobody runs"):
         Program(program.shape, without(program, "0UNSHARD0@blocks.1"))
 
 
@@ -49,7 +49,7 @@ def test_use_while_live() -> None:
     at = texts.index("0RESHARD0@layers.1#1")
     actions = list(program.actions)
     actions.insert(at - 2, actions.pop(at))
-    with pytest.raises(ValueError, match="stands before|while it is sharded"):
+    with pytest.raises(ValueError, match=r"stands before|while it is sharded"):
         Program(program.shape, tuple(actions))
 
 
@@ -62,5 +62,5 @@ def test_swapping_an_action_with_one_it_needs_is_caught(plan: Plan, data: st.Dat
     first, second = data.draw(st.sampled_from(edges))
     actions = list(program.actions)
     actions[at[first]], actions[at[second]] = second, first
-    with pytest.raises(ValueError, match="order respects needs|while it is sharded|is live|not live"):
+    with pytest.raises(ValueError, match=r"order respects needs|while it is sharded|is live|not live"):
         Program(program.shape, tuple(actions))

@@ -89,11 +89,12 @@ def _compute(action: Action, shape: StepShape) -> list[Action]:
 
 def _gather(action: Action, shape: StepShape) -> list[Action]:
     stage, micro_batch, unit = action.stage, action.micro_batch, action.name
+    users = shape.users[unit]
     if micro_batch is None:
         return [Action(Op.STEP, stage)]
     if action.visit:
         return [Action(Op.FREE, stage, micro_batch, unit, action.visit - 1)]
-    return [Action(Op.FREE, stage, micro_batch - 1, unit, len(shape.users[unit]))] if micro_batch else []
+    return [Action(Op.FREE, stage, micro_batch - 1, unit, len(users))] if micro_batch else []
 
 
 def _free(action: Action, shape: StepShape) -> list[Action]:

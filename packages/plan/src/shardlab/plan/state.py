@@ -132,7 +132,7 @@ def _holding(plan: Plan, thing: _Thing, groups: list[FlatGroup], rank: int) -> H
 
 
 def _counters(plan: Plan, groups: list[FlatGroup], rank: int) -> Holding:
-    """Return the optimizer's step counters: one fp32 scalar per parameter, or per piece of one in this rank's shards."""
+    """Return the optimizer's step counters: one fp32 scalar per parameter, or per piece in this rank's shards."""
     if plan.zero == 0:
         num = sum(len(group.layout.specs) for group in groups)
     else:
@@ -142,7 +142,7 @@ def _counters(plan: Plan, groups: list[FlatGroup], rank: int) -> Holding:
 
 
 def state_bytes(plan: Plan, rank: int = 0) -> dict[str, int]:
-    """Return bytes between steps by category: parameters, gradients, optimizer, buffers, padding; they sum to the total.
+    """Return bytes between steps: parameters, gradients, optimizer, buffers, padding; they sum to the total.
 
     Args:
         plan: The plan.
