@@ -1,0 +1,46 @@
+"""Ranks must start from the same weights; a digest of each parameter is compared before anything is sharded."""
+
+import torch
+from torch import Tensor, nn
+
+from shardlab.comm.communicator import Communicator
+from shardlab.comm.values import host_list
+
+__all__ = ["check_same_start", "digest"]
+
+
+def digest(x: Tensor) -> Tensor:
+    """A 64-bit digest of the bytes of ``x``, as an int64 scalar; order matters. Cost: one pass over ``x``."""
+    raw = x.detach().contiguous().reshape(-1).view(torch.uint8)
+    pad = -raw.numel() % 8
+    words = torch.nn.functional.pad(raw, (0, pad)).view(torch.int64)
+    weights = torch.arange(1, words.numel() + 1, dtype=torch.int64).mul_(-7046029254386353131).bitwise_or_(1)
+    return (words * weights).sum()
+
+
+def check_same_start(model: nn.Module, comms: list[Communicator]) -> None:
+    """Raise unless every parameter has the same bytes on every rank of each group.
+
+    Raises:
+        ValueError: names the first parameter that differs and the ranks.
+
+    Cost: one pass over the weights, one all-gather of 8 bytes a parameter as a control message.
+    """
+    named = list(model.named_parameters())
+    if not named:
+        return
+    mine = torch.stack([digest(p) for _, p in named])
+    for comm in comms:
+        if comm.size == 1:
+            continue
+        everyone = torch.empty(comm.size, len(named), dtype=torch.int64)
+        with comm.recorder.labelled(control=True):
+            comm.all_gather(everyone, mine)
+        same = (everyone == everyone[0]).all(0)
+        for (name, _), equal, column in zip(named, host_list(same, [True] * len(named)), everyone.T, strict=True):
+            if not equal:
+                odd = [comm.ranks[i] for i in range(comm.size) if column[i] != column[0]]
+                raise ValueError(
+                    f"parameter {name!r} has other initial values on rank {odd[0]} than on rank {comm.ranks[0]}: give every "
+                    "rank the same seed before the model is made, or broadcast the weights first"
+                )

@@ -1,0 +1,88 @@
+"""What a parameter is while its values are elsewhere.
+
+A sharded parameter keeps its identity, shape, dtype and `requires_grad`, owns no bytes, and is an instance of a subclass of
+its own type that raises, by name, on every touch of its values. The other way to free a parameter, resizing its storage to
+zero, turns a stray read into a segmentation fault.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["FreedParameterError", "freed_type", "placeholder"]
+
+_READABLE = (
+    "shape dtype device layout requires_grad is_leaf grad grad_fn ndim is_cpu is_cuda is_meta is_sparse is_quantized "
+    "is_nested names _backward_hooks _post_accumulate_grad_hooks _version grad_dtype output_nr"
+).split()
+_CALLABLE = (
+    "size dim numel nelement element_size is_floating_point is_complex is_signed requires_grad_ __len__ register_hook "
+    "register_post_accumulate_grad_hook ndimension"
+).split()
+
+
+class FreedParameterError(RuntimeError):
+    """The values of a sharded parameter were touched while they are not here."""
+
+
+def _harmless() -> frozenset[Any]:
+    """What may be asked of a parameter without its values."""
+    found: set[Any] = {torch.is_floating_point, torch.is_complex, torch.numel}
+    for name in _READABLE:
+        if (attribute := getattr(Tensor, name, None)) is not None:
+            found.add(attribute.__get__)
+    found |= {Tensor.grad.__set__, Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
+    found |= {method for name in _CALLABLE if (method := getattr(Tensor, name, None)) is not None}
+    return frozenset(found)
+
+
+_HARMLESS = _harmless()
+
+
+@functools.cache
+def freed_type(kind: type) -> type:
+    """The subclass of ``kind`` whose instances raise when their values are touched.
+
+    It must derive from the parameter's own type: swapping a FakeTensor for an unrelated class ends the process.
+    """
+
+    def torch_function(
+        cls: type, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _HARMLESS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        names = ", ".join(repr(_name(x)) for x in _freed_among(args, kwargs or {}))
+        called = getattr(func, "__qualname__", str(func)).removesuffix(".__get__")
+        raise FreedParameterError(
+            f"{called}: parameter {names} is sharded and its values are not on this rank now. Read it inside "
+            f"`with shardlab.zero.gathered(model, {names}):`; if a module's forward reads a parameter of another module, "
+            "pass units= so that both are in one unit"
+        )
+
+    def describe(self: Any, **_: Any) -> str:
+        return f"Parameter {_name(self)!r} of shape {tuple(self.shape)}, {self.dtype}, sharded: values not on this rank now"
+
+    namespace = {"__torch_function__": classmethod(torch_function), "__repr__": describe}
+    return type(f"Freed{kind.__name__}", (kind,), namespace)
+
+
+def _freed_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, (list, tuple)):
+            yield from _freed_among(tuple(x), {})
+        elif type(x).__name__.startswith("Freed") and isinstance(x, Tensor):
+            yield x
+
+
+def _name(p: Any) -> str:
+    info = p.__dict__.get("shardlab_info")
+    return info.name if info is not None else "?"
+
+
+def placeholder(like: Tensor) -> Tensor:
+    """A tensor of the shape of ``like`` over a single element. Cost: one element."""
+    return torch.empty((), dtype=like.dtype, device=like.device).expand(like.shape)

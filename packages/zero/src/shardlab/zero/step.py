@@ -1,0 +1,109 @@
+"""What happens around `optimizer.step`: check gradients, let the optimizer update its pieces, make the weights whole again."""
+
+import warnings
+from typing import Any, Literal
+
+import torch
+from torch.optim import Optimizer
+
+from shardlab.comm.communicator import MIN, Communicator
+from shardlab.comm.values import host_value
+from shardlab.comm.guard import agree
+from shardlab.zero.shown import part_of
+from shardlab.zero.stage0 import Stage0
+from shardlab.zero.unit import FlatGroup, Member, Unit
+from shardlab.zero.visible import VisibleGrads
+
+__all__ = ["NonFiniteGradientError", "StepHooks"]
+
+
+class NonFiniteGradientError(FloatingPointError):
+    """A gradient holds inf or NaN, and the precision asks for an error."""
+
+
+class StepHooks:
+    """Runs before and after each step of one optimizer.
+
+    Attributes:
+        skipped: steps that were left out because a gradient was not finite.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        units: list[Unit],
+        stage: Stage0,
+        comms: list[Communicator],
+        visible: VisibleGrads,
+        non_finite: Literal["skip", "raise", "ignore"],
+    ) -> None:
+        self.units, self.stage, self.comms, self.visible, self.non_finite = units, stage, comms, visible, non_finite
+        self.skipped = 0
+        self._skip = False
+        self._trainable = {m: m.param.requires_grad for unit in units for group in unit.groups for m in group.members}
+        optimizer.register_step_pre_hook(self._before)
+        optimizer.register_step_post_hook(self._after)
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._check_trainable()
+        for comm in self.comms:
+            agree(comm, "step", "optimizer", 0)
+        self.visible.forget_cleared()
+        bad = None if self.non_finite == "ignore" else self._first_non_finite()
+        self._skip = bad is not None
+        if bad is not None:
+            message = f"the gradient of parameter {bad.name!r} is not finite on some rank (the first such parameter)"
+            if self.non_finite == "raise":
+                raise NonFiniteGradientError(f"{message}; the step was not taken")
+            self.skipped += 1
+            warnings.warn(f"{message}: step skipped on all ranks, gradients dropped", stacklevel=4)
+            self.visible.clear()
+        for group in self.visible.groups:
+            _cast_grads(group)
+
+    def _check_trainable(self) -> None:
+        """`requires_grad` is fixed when the model is sharded: a change would otherwise be a silent loss of updates."""
+        for member, before in self._trainable.items():
+            if member.param.requires_grad != before:
+                raise RuntimeError(
+                    f"parameter {member.name!r}: requires_grad was {before} when the model was sharded and is now {not before}. "
+                    "Shard a fresh model after changing what is trained"
+                )
+
+    def _first_non_finite(self) -> Member | None:
+        """The first trained parameter, in registration order, whose gradient is not finite on any rank."""
+        members = [m for unit in self.units for group in unit.trained for m in group.members]
+        local = min((i for group in self.visible.groups for i in _non_finite(group, members)), default=len(members))
+        first = torch.tensor([local])
+        for comm in self.comms:
+            if comm.size > 1:
+                with comm.recorder.labelled(control=True):
+                    comm.all_reduce(first, MIN)
+        at = int(host_value(first[0], len(members)))
+        return members[at] if at < len(members) else None
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._skip:
+            with torch.no_grad():
+                self.stage.after_step(self.units)
+            self.visible.show()
+        self.comms[0].recorder.step += 1
+
+
+def _non_finite(group: FlatGroup, members: list[Member]) -> list[int]:
+    """Positions in ``members`` of those whose held gradient piece has inf or NaN."""
+    if group.acc is None or bool(host_value(torch.isfinite(group.acc).all(), True)):
+        return []
+    bad = [m for m, piece in group.pieces_of(group.acc) if m.holds and not torch.isfinite(piece).all()]
+    return [members.index(m) for m in bad]
+
+
+def _cast_grads(group: FlatGroup) -> None:
+    """Give the optimizer gradients in the dtype of its weights where they were added up in another one."""
+    if group.acc is None or group.acc.dtype == group.values.dtype:
+        return
+    cast = group.acc.to(group.values.dtype)
+    for member, piece in group.pieces_of(cast):
+        if member.segment is not None and member.holds:
+            shaped = piece.view(member.segment.shape)
+            member.segment.grad = shaped if member.segment.dim() != 1 else part_of(shaped)
