@@ -108,7 +108,8 @@ class Operation:
         self.wire_bytes = 0
         self.label = comm.recorder.label
         self.start_s = time.perf_counter()
-        self._rounds, self._loan = rounds, loan
+        self._rounds = rounds
+        self._loan: Loan | None = loan
         self._request: Request | None = None
         self._in_first_of_two = kind == "all_reduce"
 
@@ -133,10 +134,12 @@ class Operation:
 
     def _end(self) -> None:
         self.finished, self._request = True, None
-        self._loan.give_back()
+        loan, self._loan = self._loan, None  # a finished operation that lives on must not keep the buffers alive
+        assert loan is not None
+        loan.give_back()
         axis = "+".join(self.comm.axes)
         self.comm.recorder.add(
-            self.kind, axis, self.label, self._loan.payload_bytes, self.wire_bytes, start_s=self.start_s
+            self.kind, axis, self.label, loan.payload_bytes, self.wire_bytes, start_s=self.start_s
         )
 
     def post_second(self) -> bool:
