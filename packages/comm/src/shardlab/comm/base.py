@@ -1,11 +1,11 @@
 """Every collective, written once over the message rounds that a backend provides.
 
-A backend (lockstep, mpi, dry) subclasses BaseCommunicator and gives the abstract methods below. They see 1-D contiguous tensors only
-and never this rank's own block: copying that is done here. All arithmetic happens here too (``reduction.combine``), so a backend
-moves bytes and nothing else, and every backend gives the same bits.
+A backend (lockstep, mpi, dry) subclasses BaseCommunicator and gives the abstract methods below. They see 1-D contiguous
+tensors only and never this rank's own block: copying that is done here. All arithmetic happens here too
+(``reduction.combine``), so a backend moves bytes and nothing else, and every backend gives the same bits.
 
-Arguments are checked before anything is posted, the same on every rank, so that a wrong call raises everywhere instead of leaving
-the others waiting.
+Arguments are checked before anything is posted, the same on every rank, so that a wrong call raises everywhere instead
+of leaving the others waiting.
 """
 
 from abc import ABC, abstractmethod
@@ -75,14 +75,14 @@ class BaseCommunicator(ABC):
 
     @abstractmethod
     def _exchange(self, arrive: list[Tensor], leave: list[Tensor]) -> Request:
-        """Send ``leave[i]`` to index i and receive its block into ``arrive[i]``; entries of the own index are ignored."""
+        """Send ``leave[i]`` to index i, receive its block into ``arrive[i]``; entries of the own index are ignored."""
 
     @abstractmethod
     def _gather(self, parts: list[Tensor], second: bool) -> Request:
         """Send ``parts[index]`` to all and receive theirs into the other ``parts``.
 
-        ``second`` marks the second round of an operation. It needs a channel of its own: first and second rounds of different
-        operations interleave differently on different ranks.
+        ``second`` marks the second round of an operation. It needs a channel of its own: first and second rounds of
+        different operations interleave differently on different ranks.
         """
 
     @abstractmethod
@@ -106,7 +106,7 @@ class BaseCommunicator(ABC):
         """Return once ``op.test()`` is true; raise when it can no longer become true."""
 
     def _lend(self, out: Tensor | None, inp: Tensor | None, reads_out: bool) -> Loan:
-        """Tensors for comm to work on in place of ``out`` and ``inp``; ``reads_out``: the content of ``out`` is input too."""
+        """Tensors to work on in place of ``out`` and ``inp``; ``reads_out``: the content of ``out`` is input too."""
         return Loan.of(out, inp)
 
     # ---- collectives -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checks of arguments, before anything is posted. Each raises ValueError that says what was given and what would be right."""
+"""Checks of arguments, before anything is posted. Each ValueError says what was given and what would be right."""
 
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ def sizes(comm: "BaseCommunicator", kind: str, whole: tuple[str, Tensor], part: 
     movable(comm, kind, w, whole_name)
     movable(comm, kind, p, part_name)
     if w.dtype != p.dtype:
-        raise ValueError(f"{kind} on {comm}: {whole_name} is {w.dtype}, {part_name} is {p.dtype}; both must be the same")
+        raise ValueError(f"{kind} on {comm}: {whole_name} is {w.dtype}, {part_name} {p.dtype}; both must be the same")
     if w.numel() != p.numel() * comm.size:
         raise ValueError(
             f"{kind} on {comm}: {whole_name} has {w.numel()} elements, {part_name} has {p.numel()}; "
@@ -54,7 +54,8 @@ def sizes(comm: "BaseCommunicator", kind: str, whole: tuple[str, Tensor], part: 
 def peer(comm: "BaseCommunicator", kind: str, name: str, index: int, other: bool = True) -> None:
     """``index`` is a position in the group and, where ``other``, not this rank's own."""
     if not 0 <= index < comm.size:
-        raise ValueError(f"{kind} on {comm}: {name} is {index}, valid are 0..{comm.size - 1} (an index, not a global rank)")
+        valid = f"0..{comm.size - 1} (an index, not a global rank)"
+        raise ValueError(f"{kind} on {comm}: {name} is {index}, valid are {valid}")
     if other and index == comm.index:
         raise ValueError(f"{kind} on {comm}: {name} is {index}, this rank itself; copy the tensor instead")
 

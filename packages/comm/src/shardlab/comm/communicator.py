@@ -1,8 +1,8 @@
 """The contract of every backend: collectives and point-to-point over one group of ranks.
 
 A group is addressed by *index*, the position in the group, never by global rank. comm sums and nobody in it divides.
-Between ``start_<op>`` and ``wait`` the buffers of the call belong to comm: the caller neither reads the output nor writes the input.
-All ranks of a group call the same collectives in the same order; waits may come in any order.
+Between ``start_<op>`` and ``wait`` the buffers of the call belong to comm: the caller neither reads the output nor
+writes the input. All ranks of a group call the same collectives in the same order; waits may come in any order.
 """
 
 from enum import Enum
@@ -95,16 +95,23 @@ class Communicator(Protocol):
 
         Args:
             out, inp: split along dim 0; same dtype, same shape behind dim 0.
-            out_splits, in_splits: rows per index; None = equal blocks. in_splits[i] here equals out_splits[here] at index i.
+            out_splits, in_splits: rows per index; None = equal blocks. in_splits[i] here equals out_splits[here] at
+                index i.
 
         Cost: bytes of ``inp`` less the block that stays.
         """
 
     def broadcast(self, x: Tensor, src_index: int) -> None:
-        """Copy ``x`` of index ``src_index`` into ``x`` of every other index. Cost: the source posts (size - 1) x bytes."""
+        """Copy ``x`` of index ``src_index`` into ``x`` of every other index.
+
+        Cost: the source posts (size - 1) x bytes.
+        """
 
     def send(self, x: Tensor, dst_index: int, tag: int = 0) -> None:
-        """Send ``x`` to one index; pairs with its ``recv`` of the same tag, first in, first out. Cost: bytes of ``x``."""
+        """Send ``x`` to one index; pairs with its ``recv`` of the same tag, first in, first out.
+
+        Cost: bytes of ``x``.
+        """
 
     def recv(self, x: Tensor, src_index: int, tag: int = 0) -> None:
         """Receive into ``x`` (same numel and dtype as sent)."""

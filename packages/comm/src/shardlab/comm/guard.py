@@ -37,7 +37,9 @@ def agree(comm: Communicator, op: str, name: str, count: int) -> None:
         return
     texts = _exchange_texts(comm, f"{op} {name!r} ({count} elements)")
     said = "; ".join(f"rank {rank}: {text}" for rank, text in zip(comm.ranks, texts, strict=True))
-    raise DivergedError(f"ranks of {comm} diverge. About to do: {said}. Every rank must run the same modules in the same order")
+    raise DivergedError(
+        f"ranks of {comm} diverge. About to do: {said}. Every rank must run the same modules in the same order"
+    )
 
 
 def _digest(text: str) -> int:

@@ -1,8 +1,8 @@
 """Buffers of an asynchronous lockstep call: what a race would spoil by chance is spoiled here for certain.
 
-    start_   output filled with NaN (integers: 0x7F bytes), except a slice of it that is the input; checksums of both taken
+    start_   output filled with NaN (integers: 0x7F bytes), except a slice of it that is the input; checksums taken
     ...      bytes move between private copies, or straight out of the input, as a seeded coin says
-    wait     checksums compared: whoever wrote to a buffer meanwhile gets BufferInFlightError; then the output is delivered
+    wait     checksums compared: who wrote to a buffer meanwhile gets BufferInFlightError; then the output is delivered
 
 Real backends forgive most of these mistakes most of the time, and then give wrong numbers once in a long run.
 """
@@ -78,6 +78,6 @@ def _checksum(x: Tensor) -> int:
 
 def _complaint(name: str, x: Tensor, started: Site) -> str:
     return (
-        f"the {name} ({describe(x)}) of the operation started at {started} was written before its wait at {call_site()}; "
-        "from start_ to wait both buffers belong to comm"
+        f"the {name} ({describe(x)}) of the operation started at {started} was written before its wait at "
+        f"{call_site()}; from start_ to wait both buffers belong to comm"
     )

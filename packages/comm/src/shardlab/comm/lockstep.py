@@ -1,7 +1,7 @@
 """Ranks inside one process: communicators that meet in memory.
 
-Bytes move when the last member of a round arrives. Between start_ and wait the buffers of a call are watched (see ``inflight``);
-a blocking call works on the caller's memory at once, since its rank cannot touch it meanwhile.
+Bytes move when the last member of a round arrives. Between start_ and wait the buffers of a call are watched (see
+``inflight``); a blocking call works on the caller's memory at once, since its rank cannot touch it meanwhile.
 """
 
 import random
@@ -83,7 +83,7 @@ class LockstepWorld:
 
     def check(self) -> None:
         """Raise if the run has failed elsewhere or an operation of this rank was dropped."""
-        self._scheduler.check()
+        self._scheduler.check(self.rank)
         if self.dropped:
             text, self.dropped = "; ".join(self.dropped), []
             raise CommError(f"rank {self.rank} dropped a Pending without wait(): {text}")
@@ -232,9 +232,7 @@ class LockstepCommunicator(BaseCommunicator):
         request = LockstepRequest(posted)
         return Arrival(self.index, self.world.rank, op, request, arrive or [], leave or [])
 
-    def _join(
-        self, channel: str, arrival: Arrival, deliver: Callable[[dict[int, Arrival]], None]
-    ) -> LockstepRequest:
+    def _join(self, channel: str, arrival: Arrival, deliver: Callable[[dict[int, Arrival]], None]) -> LockstepRequest:
         self._point.join(channel, arrival.op.number, arrival, deliver)
         return arrival.request
 

@@ -6,9 +6,9 @@ An operation yields a Request for each round and resumes when that round has end
     reduce_scatter   exchange parts -> combine in rank order                          one round
     all others                                                                        one round
 
-Two rounds need an order. Within a group the second rounds are posted first in, first out, in the order of the starts, by whichever
-wait(), done() or start_ runs next on this rank. Were they posted inside wait(), two ranks that wait in different orders would mix
-tensors without a word.
+Two rounds need an order. Within a group the second rounds are posted first in, first out, in the order of the starts,
+by whichever wait(), done() or start_ runs next on this rank. Were they posted inside wait(), two ranks that wait in
+different orders would mix tensors without a word.
 """
 
 import time
@@ -83,7 +83,13 @@ class Progress:
     def run(self) -> None:
         """Post every second round whose turn it is and whose first round has ended."""
         for key, queue in list(self._queues.items()):
-            while queue and queue[0].post_second():
+            while queue:
+                try:
+                    if not queue[0].post_second():
+                        break
+                except BaseException:
+                    queue.popleft()  # it has failed, once is enough
+                    raise
                 queue.popleft()
             if not queue:
                 del self._queues[key]
@@ -138,9 +144,7 @@ class Operation:
         assert loan is not None
         loan.give_back()
         axis = "+".join(self.comm.axes)
-        self.comm.recorder.add(
-            self.kind, axis, self.label, loan.payload_bytes, self.wire_bytes, start_s=self.start_s
-        )
+        self.comm.recorder.add(self.kind, axis, self.label, loan.payload_bytes, self.wire_bytes, start_s=self.start_s)
 
     def post_second(self) -> bool:
         """Post the second round if the first has ended; True when posted."""

@@ -1,4 +1,4 @@
-"""Process-wide state that each lockstep rank has for itself, and thread-wide state that it takes over from its caller.
+"""Process-wide state that each lockstep rank has to itself, thread-wide state that it takes from its caller.
 
     per rank, swapped at every hand-over   random state of torch (CPU), numpy and Python; default dtype; warnings filters
     copied from the caller at the start    grad mode, inference mode, autocast, default device, FakeTensorMode
@@ -42,6 +42,8 @@ def _layout_is_known() -> bool:
     """True if the memory of numpy's generator is its key words followed by its position."""
     rand = _numpy_rand()
     raw, state = _raw(rand), rand._bit_generator.state["state"]
+    if raw is None:
+        return False
     return bool(raw == state["key"].astype("uint32").tobytes() + int(state["pos"]).to_bytes(4, sys.byteorder))
 
 

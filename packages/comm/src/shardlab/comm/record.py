@@ -1,7 +1,7 @@
 """What a rank posted, as spans of a ledger, and the labels that say on whose behalf.
 
-One Recorder belongs to one rank; every communicator of the rank reports to it. Totals are always kept, spans only while a
-ledger is attached, so that a run that nobody watches pays two dictionary updates per call.
+One Recorder belongs to one rank; every communicator of the rank reports to it. Totals are always kept, spans only while
+a ledger is attached, so that a run that nobody watches pays two dictionary updates per call.
 """
 
 import time
@@ -17,7 +17,7 @@ __all__ = ["Label", "Recorder", "recording"]
 
 @dataclass(frozen=True)
 class Label:
-    """On whose behalf a call is made: a unit or tensor name, a micro-batch, and ``control`` for bookkeeping messages."""
+    """On whose behalf a call is made: a unit or tensor, a micro-batch, and ``control`` for bookkeeping messages."""
 
     name: str = ""
     micro_batch: int = 0
@@ -43,7 +43,9 @@ class Recorder:
     calls: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
-    def labelled(self, name: str | None = None, micro_batch: int | None = None, control: bool | None = None) -> Iterator[None]:
+    def labelled(
+        self, name: str | None = None, micro_batch: int | None = None, control: bool | None = None
+    ) -> Iterator[None]:
         """Label the calls made inside; what is None is inherited."""
         before = self.label
         given = {"name": name, "micro_batch": micro_batch, "control": control}

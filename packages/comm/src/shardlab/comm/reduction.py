@@ -1,8 +1,8 @@
 """Rank-ordered reduction: the one place where contributions become a result.
 
 MPI's own all-reduce and reduce-scatter add in different orders from 4 ranks on, so equal programs give different bits.
-Here contributions are combined in the order of their index: fp32 and fp64 in their own type, bf16 and fp16 widened to fp32 and
-rounded once at the end, integers in their own type (they wrap, as torch's do).
+Here contributions are combined in the order of their index: fp32 and fp64 in their own type, bf16 and fp16 widened to
+fp32 and rounded once at the end, integers in their own type (they wrap, as torch's do).
 """
 
 import functools

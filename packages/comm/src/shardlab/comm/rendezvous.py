@@ -1,8 +1,8 @@
 """Where the ranks of a lockstep group meet: the bytes of a round move when its last member arrives.
 
-A collective's round is keyed by (channel, number): every member numbers its collectives alike, so the n-th call of one rank
-meets the n-th of the others, whatever they are; if they are not the same call, all members raise DivergedError. Messages are
-keyed by (sender, receiver, tag), first in, first out.
+A collective's round is keyed by (channel, number): every member numbers its collectives alike, so the n-th call of one
+rank meets the n-th of the others, whatever they are; if they are not the same call, all members raise DivergedError.
+Messages are keyed by (sender, receiver, tag), first in, first out.
 """
 
 from collections import deque
@@ -144,7 +144,7 @@ class MeetingPoint:
 
 
 def _unequal(meeting: Meeting) -> str | None:
-    """What is wrong if a block that leaves has another size than the place where it arrives (all_to_all with splits)."""
+    """What is wrong if a block that leaves has another size than its place at the receiver (all_to_all with splits)."""
     for a in meeting.arrivals.values():
         for b in meeting.arrivals.values():
             if a is b or not a.leave or not b.arrive:

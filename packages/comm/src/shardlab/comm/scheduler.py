@@ -2,12 +2,12 @@
 
     rank 0  ──run── wait ┐                      ┌ resume ──run── end ┐
     rank 1               └ run ── ends a wait ──┤ ...                └ next ready rank, first in, first out
-    caller  start ........ watches the clock .................................. all ended: raise or return
+    caller  start ........ watches the clock ............................ all ended: raise or return
 
-A rank is ready, running, waiting or ended. A rank that waits becomes ready when any round it takes part in ends. If no rank is
-ready and some wait, they can never be met: each raises DeadlockError. Nobody takes a lock that outlives a hand-over here; a
-lock of the program that is held over a communicator call (functools.cached_property on Python 3.11) can block the running rank
-for ever, which only the watchdog sees.
+A rank is ready, running, waiting or ended. A rank that waits becomes ready when any round it takes part in ends. If no
+rank is ready and some wait, they can never be met: each raises DeadlockError. Nobody takes a lock that outlives a
+hand-over here; a lock of the program that is held over a communicator call (functools.cached_property on Python 3.11)
+can block the running rank for ever, which only the watchdog sees.
 """
 
 import ctypes
@@ -22,11 +22,12 @@ from enum import Enum
 from typing import Any
 
 from shardlab.comm.callsite import Site, call_site
-from shardlab.comm.errors import DeadlockError
+from shardlab.comm.errors import CommError, DeadlockError
 from shardlab.comm.rankstate import GlobalState, ThreadState
 
 __all__ = ["RankThread", "Scheduler", "Unwind"]
 
+_OUTER_FRAMES = 5  # of threading and run_ranks, outside the program of a rank
 _GRACE_S = 2.0  # for ranks to unwind after one failed or hangs
 
 
@@ -57,6 +58,7 @@ class RankThread:
         self.baton = threading.Lock()
         self.baton.acquire()
         self.thread: threading.Thread | None = None
+        self.ident = 0  # of the thread
 
 
 class Scheduler:
@@ -74,7 +76,7 @@ class Scheduler:
         self.failure: tuple[int | None, BaseException] | None = None
         self.diagnose: Callable[[str], dict[int, Exception]] | None = None  # a better error per rank than DeadlockError
         self._ready = deque(self.ranks)
-        self._running = self.ranks[0]
+        self._running: RankThread | None = None
         self._moved_s = time.monotonic()
         self._abandoned = False
         self._all_ended = threading.Event()
@@ -84,7 +86,7 @@ class Scheduler:
     # ---- the caller's side --------------------------------------------------------------------------------------
 
     def run(self, body: Callable[[int], Any]) -> list[Any]:
-        """Call ``body(rank)`` on each rank and return the results in rank order; raises the first exception of a rank."""
+        """Call ``body(rank)`` on each rank; return the results in rank order or raise the first exception."""
         inherited = ThreadState()
         self._caller = self._last_state = GlobalState.capture()
         for rank in self.ranks:
@@ -120,9 +122,9 @@ class Scheduler:
 
     def _describe_hang(self) -> str:
         running = self._running
-        frames = sys._current_frames()
-        frame = frames.get(running.thread.ident or 0) if running.thread else None
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else "  (no stack)\n"
+        assert running is not None and running.thread is not None
+        frame = sys._current_frames().get(running.thread.ident or 0)
+        stack = "  (no stack)\n" if frame is None else "".join(traceback.format_stack(frame)[_OUTER_FRAMES:])
         return (
             f"rank {running.rank} of {len(self.ranks)} ran for {self.timeout_s:g} s without handing over. It is at\n"
             f"{stack}Other ranks: {self.describe(but=running)}. A lock held over a communicator call looks like this"
@@ -137,7 +139,7 @@ class Scheduler:
         for rank in self.ranks:
             if rank.baton.locked():
                 rank.baton.release()
-        if running.thread is not None and running.thread.is_alive():
+        if running is not None and running.thread is not None and running.thread.is_alive():
             ident = ctypes.c_ulong(running.thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Unwind))
         deadline_s = time.monotonic() + _GRACE_S
@@ -169,20 +171,30 @@ class Scheduler:
 
     def _first_turn(self, rank: RankThread) -> None:
         """Start from the state of the caller, not from what the rank before has made of it."""
-        rank.status = Status.RUNNING
+        rank.status, rank.ident = Status.RUNNING, threading.get_ident()
         if self._caller is not None and self._last_state is not None:
             self._caller.install(over=self._last_state)
         GlobalState.seed(self.seed + rank.rank)
 
-    def check(self) -> None:
-        """Raise Unwind if another rank has failed; every communicator call starts with this."""
+    def check(self, rank: int) -> None:
+        """Raise Unwind if another rank has failed; every communicator call starts with this.
+
+        Raises:
+            CommError: the caller is not the thread of ``rank``, or ``run_ranks`` has returned.
+        """
         if self.failure is not None:
             raise Unwind
+        if self.ranks[rank] is not self._running or self.ranks[rank].ident != threading.get_ident():
+            now = "no rank" if self._running is None else f"rank {self._running.rank}"
+            raise CommError(
+                f"a communicator of lockstep rank {rank} was used by thread {threading.current_thread().name!r} while "
+                f"{now} runs; only the thread of the rank may use it, and only inside run_ranks"
+            )
 
     def wait(self, rank: int, what: object) -> None:
         """Let others run until a round of this rank has ended; ``what`` is shown in a deadlock."""
         me = self.ranks[rank]
-        self.check()
+        self.check(rank)
         me.status, me.waits_for, me.site = Status.WAITING, what, call_site()
         self._hand_over(me)
         me.waits_for = me.site = None
@@ -193,7 +205,7 @@ class Scheduler:
     def offer(self, rank: int) -> None:
         """Let the others that are ready run first."""
         me = self.ranks[rank]
-        self.check()
+        self.check(rank)
         if self._ready:
             me.status = Status.READY
             self._ready.append(me)
@@ -233,6 +245,7 @@ class Scheduler:
             self._running = self._ready.popleft()
             self._running.baton.release()
         else:
+            self._running = None
             self._all_ended.set()
 
     def _break_deadlock(self, waiting: list[RankThread]) -> None:
