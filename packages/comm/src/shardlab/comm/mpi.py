@@ -9,7 +9,7 @@ Nothing here blocks inside MPI: rounds are nonblocking calls that ``Watch.wait``
 hears who has left. Tensors are handed over as addresses and 64-bit byte counts: more than 2^31 bytes pass, and so does
 every dtype.
 
-Importing this file needs mpi4py and starts nothing; see ``startup.start_mpi``.
+Call ``startup.start_mpi`` before importing this file: mpi4py initialises MPI when it is first imported.
 """
 
 import os

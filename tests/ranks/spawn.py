@@ -1,0 +1,47 @@
+"""Run a small program under a plain mpirun and see how the job ends."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+
+@dataclass
+class Ended:
+    """How a job ended; code is None if it had to be killed."""
+
+    code: int | None
+    out: str
+    err: str
+    seconds: float
+
+
+def mpirun(folder: Path, num_ranks: int, program: str, limit_s: float = 60, **env: str) -> Ended:
+    """Run ``program`` on ``num_ranks`` ranks with no interpreter flag; kill the job after ``limit_s``."""
+    script = folder / "program.py"
+    script.write_text(dedent(program))
+    command = shutil.which("mpirun", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+    assert command is not None, "mpirun is missing; install mpich"
+    begin = time.monotonic()
+    job = subprocess.Popen(
+        [command, "-n", str(num_ranks), sys.executable, str(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = job.communicate(timeout=limit_s)
+        code: int | None = job.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        out, err = job.communicate()
+        code = None
+    return Ended(code, out, err, time.monotonic() - begin)
