@@ -44,7 +44,7 @@ def test_stage_3_against_layouts_one_by_one() -> None:
 
 def test_stage_0_in_fp32_needs_no_master_copy() -> None:
     plan = make("mlp", zero=0)
-    layouts = [Layout.of(group, 2) for unit in plan.model.units for group in unit.groups()]
+    layouts = [Layout.of(group, 1) for unit in plan.model.units for group in unit.groups()]
     assert [h.what for h in holdings(plan)] == ["parameters", "gradients", "moment 1", "moment 2", "step counters"]
     held = held_bytes(plan)
     assert held["parameters"] == held["gradients"] == sum(layout.nbytes for layout in layouts)

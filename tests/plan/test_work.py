@@ -23,12 +23,13 @@ def test_pieces_of_an_all_reduce_cover(numel: int, size: int) -> None:
 def test_wire_bytes_by_stage(plan: Plan) -> None:
     size, found = plan.dp, wire_bytes(compile_plan(plan), plan).get("dp", 0)
     layouts = {u.name: Layout.of(u.groups(plan.precision.compute)[0], size) for u in plan.model.units}
+    uncut = [Layout.of(u.groups(plan.precision.compute)[0], 1).numel for u in plan.model.units]
     compute, reduce = (2 if plan.precision.compute == "bf16" else 4), (2 if plan.precision.reduce == "bf16" else 4)
     whole = sum(layout.shard_numel for layout in layouts.values()) * (size - 1)
     used = sum(layouts[u.name].shard_numel * (len(u.layers) + 1) for u in plan.model.units) * (size - 1)
     passes = plan.accumulation
     want = {
-        0: 2 * whole * reduce * passes,
+        0: sum(all_reduce_bytes(numel, reduce, size, 0) for numel in uncut) * passes,
         1: whole * reduce * passes + whole * compute,
         2: whole * reduce * passes + whole * compute,
         3: (whole * reduce + used * compute) * passes,

@@ -1,4 +1,8 @@
-"""The flat buffers of a plan: per unit one group per (dtype, trained or not), each with a Layout over the dp ranks."""
+"""The flat buffers of a plan: per unit one group per (dtype, trained or not), each with a Layout.
+
+A buffer is cut over the dp ranks where something in it is sharded: what is trained from stage 1 on, everything at stage
+3. Elsewhere it is one shard, so that nothing is rounded up to the number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from functools import lru_cache
 
 from shardlab.plan.dtypes import itemsize
 from shardlab.plan.layout import Layout
+from shardlab.plan.model import ModelSpec
 from shardlab.plan.plan import Plan
 
 
@@ -32,30 +37,20 @@ class FlatGroup:
         return self.layout.shard_numel * itemsize(dtype)
 
 
-@lru_cache(maxsize=64)
-def _cached(key: _Key) -> Mapping[str, tuple[FlatGroup, ...]]:
-    plan = key.plan
-    model, shards, dtype = plan.model, plan.dp, plan.precision.compute
-    return {
-        unit.name: tuple(FlatGroup(Layout.of(group, shards), group[0].requires_grad) for group in unit.groups(dtype))
-        for unit in model.units
-    }
-
-
-class _Key:
-    """A plan as a cache key: only what the flat buffers depend on."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self._key = (plan.model, plan.dp, plan.precision.compute)
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._key == other._key
-
-
 def flat_groups(plan: Plan) -> Mapping[str, tuple[FlatGroup, ...]]:
     """Return the flat groups of every unit of a plan, by unit name in registration order."""
-    return _cached(_Key(plan))
+    trained, frozen = plan.dp if plan.zero else 1, plan.dp if plan.zero == 3 else 1
+    return _groups(plan.model, plan.precision.compute, trained, frozen)
+
+
+@lru_cache(maxsize=64)
+def _groups(model: ModelSpec, dtype: str, trained: int, frozen: int) -> Mapping[str, tuple[FlatGroup, ...]]:
+    found = {}
+    for unit in model.units:
+        groups = unit.groups(dtype)
+        shards = [trained if group[0].requires_grad else frozen for group in groups]
+        found[unit.name] = tuple(
+            FlatGroup(Layout.of(group, count), group[0].requires_grad)
+            for group, count in zip(groups, shards, strict=True)
+        )
+    return found

@@ -4,21 +4,23 @@ Between steps a rank holds its state (`plan/state`). Within a step come and go
 
     activations   what forward keeps for backward (exact for the reference layers), and the temporaries of one layer
     gathered      whole units at stage 3, one flat buffer each
-    buffers       at stages 2-3 the gradients of a unit from its first backward to its reduction; the receive side of a
-                  reduction; a parameter's gradient before it is copied into the flat buffer
+    buffers       local gradients of a unit from its first backward until their sum is added (stage 1 keeps them: they
+                  are its gradients); what arrives during a reduction, which ends when the next one starts; a gradient
+                  before it is copied; buffers that the pool keeps for the next unit of the same size
 
-Temporaries are bounds, so the peak of a real run lies a little below.
+Temporaries are bounds, so the peak of a real run may lie a little below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardlab.plan.action import Action, Op
 from shardlab.plan.blocks import checkpoint_tensors, saved_bytes, transient_bytes
 from shardlab.plan.dtypes import itemsize
-from shardlab.plan.flat import flat_groups
+from shardlab.plan.flat import FlatGroup, flat_groups
 from shardlab.plan.needs import StepShape
 from shardlab.plan.plan import Plan
 from shardlab.plan.state import state_bytes
@@ -49,83 +51,155 @@ class Footprint:
         return sum(self.by_category.values())
 
 
-@dataclass(slots=True)
-class _Live:
-    """What is alive beyond the resting state while one walks through a program."""
-
-    saved: dict[tuple[int | None, str], int] = field(default_factory=dict)
-    gathered: dict[str, int] = field(default_factory=dict)
-    sending: dict[str, int] = field(default_factory=dict)
-
-
-def footprint(actions: Iterable[Action], plan: Plan, rank: int = 0) -> Footprint:
-    """Fold a program into its peak.
+def footprint(actions: Sequence[Action], plan: Plan, rank: int = 0) -> Footprint:
+    """Fold a program into the peak of a step that is not the first: the pool is warm.
 
     Args:
-        actions: The program, or the part of it up to the second micro-batch: the rest repeats.
+        actions: The program; all micro-batches after the first repeat it.
         plan: The plan it comes from.
         rank: dp rank.
     """
-    state = state_bytes(plan, rank)
-    resting = sum(state.values())
-    live, shape = _Live(), StepShape.of(plan)
-    best = Footprint({**dict.fromkeys(CATEGORIES, 0), **state}, None, 0, resting)
-    most_saved = 0
+    walk = _Walk(plan, rank)
     for action in actions:
-        _begin(action, plan, live, shape)
-        activations, buffers = _temporaries(action, plan)
-        saved = sum(live.saved.values())
-        most_saved = max(most_saved, saved)
+        walk.run(action)
+    walk.best, walk.most_saved = None, 0
+    for action in actions:
+        walk.run(action)
+    resting = sum(walk.state.values())
+    now, at = walk.best or ({**dict.fromkeys(CATEGORIES, 0), **walk.state}, None)
+    return Footprint({name: now[name] for name in CATEGORIES}, at, walk.most_saved, resting)
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Flat buffers that units borrow; those of a size that several borrow are kept for the next."""
+
+    borrowers: Counter[tuple[str, int]]
+    lent: Counter[tuple[str, int]] = field(default_factory=Counter)
+    kept: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def take(self, dtype: str, numel: int) -> None:
+        self.lent[dtype, numel] += 1
+        if self.kept[dtype, numel]:
+            self.kept[dtype, numel] -= 1
+
+    def give(self, dtype: str, numel: int) -> None:
+        self.lent[dtype, numel] -= 1
+        if self.borrowers[dtype, numel] > 1:
+            self.kept[dtype, numel] += 1
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(count * numel * itemsize(dtype) for (dtype, numel), count in self.kept.items())
+
+
+class _Walk:
+    """What is alive while one walks through a program."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.plan, self.shape, self.state = plan, StepShape.of(plan), state_bytes(plan, rank)
+        use, flat = plan.precision, [group for groups in flat_groups(plan).values() for group in groups]
+        sizes = [(use.compute, group.layout.numel) for group in flat]
+        sizes += [(use.reduce, group.layout.numel) for group in flat if group.trained]
+        self.pool = _Pool(Counter(sizes))
+        self.saved: dict[tuple[int | None, str], int] = {}
+        self.gathered: set[str] = set()
+        self.sending: set[str] = set()
+        self.arriving: str | None = None
+        self.best: tuple[dict[str, int], Action | None] | None = None
+        self.most_saved = 0
+
+    def run(self, action: Action) -> None:
+        """Let one action add, count what is alive, let it remove."""
+        self._begin(action)
+        saved = sum(self.saved.values())
+        self.most_saved = max(self.most_saved, saved)
+        activations, buffers = self._temporaries(action)
+        use = self.plan.precision
+        buffers += self.pool.kept_bytes + sum(self._whole(unit, use.reduce, trained=True) for unit in self.sending)
         now = {
-            **state,
+            **self.state,
             "activations": saved + activations,
-            "gathered": sum(live.gathered.values()),
-            "buffers": state["buffers"] + sum(live.sending.values()) + buffers,
+            "gathered": sum(self._whole(unit, use.compute) for unit in self.gathered),
+            "buffers": self.state["buffers"] + buffers,
         }
-        if sum(now.values()) > best.total_bytes:
-            best = Footprint({name: now[name] for name in CATEGORIES}, action, 0, resting)
-        _end(action, plan, live)
-    return Footprint(best.by_category, best.at, most_saved, resting)
+        if self.best is None or sum(now.values()) > sum(self.best[0].values()):
+            self.best = now, action
+        self._end(action)
 
+    def _groups(self, unit: str, trained: bool) -> list[FlatGroup]:
+        return [group for group in flat_groups(self.plan)[unit] if group.trained or not trained]
 
-def _whole(plan: Plan, unit: str, dtype: str, trained_only: bool = False) -> int:
-    return sum(group.whole_bytes(dtype) for group in flat_groups(plan)[unit] if group.trained or not trained_only)
+    def _whole(self, unit: str, dtype: str, trained: bool = False) -> int:
+        return sum(group.whole_bytes(dtype) for group in self._groups(unit, trained))
 
+    def _begin(self, action: Action) -> None:
+        plan = self.plan
+        if action.op is Op.F:
+            layer = plan.model.layer(action.name)
+            kept = checkpoint_tensors(layer, plan.batch) if action.name in self.shape.recomputed else None
+            size = saved_bytes(layer, plan.batch) if kept is None else sum(tensor.nbytes for tensor in kept)
+            self.saved[action.micro_batch, action.name] = size
+        elif action.op is Op.R:
+            size = saved_bytes(plan.model.layer(action.name), plan.batch)
+            self.saved[action.micro_batch, f"{action.name} again"] = size
+        elif action.op is Op.GATHER and plan.zero == 3:
+            self.gathered.add(action.name)
+            for group in self._groups(action.name, trained=False):
+                self.pool.take(plan.precision.compute, group.layout.numel)
+        elif action.op is Op.B and plan.zero != 1:
+            for unit in self.shape.units_of[action.name]:
+                if unit not in self.sending and unit in self.shape.reduced:
+                    self.sending.add(unit)
+                    for group in self._groups(unit, trained=True):
+                        self.pool.take(plan.precision.reduce, group.layout.numel)
 
-def _begin(action: Action, plan: Plan, live: _Live, shape: StepShape) -> None:
-    """Add what an action brings to life."""
-    if action.op is Op.F:
-        layer = plan.model.layer(action.name)
-        recomputed = action.name in shape.recomputed
-        kept = sum(t.nbytes for t in checkpoint_tensors(layer, plan.batch)) if recomputed else None
-        live.saved[action.micro_batch, action.name] = saved_bytes(layer, plan.batch) if kept is None else kept
-    elif action.op is Op.R:
-        live.saved[action.micro_batch, f"{action.name} again"] = saved_bytes(plan.model.layer(action.name), plan.batch)
-    elif action.op is Op.GATHER and plan.zero == 3:
-        live.gathered[action.name] = _whole(plan, action.name, plan.precision.compute)
-    elif action.op is Op.B and plan.zero >= 2:
-        for unit in shape.units_of[action.name]:
-            live.sending[unit] = _whole(plan, unit, plan.precision.reduce, trained_only=True)
+    def _end(self, action: Action) -> None:
+        if action.op is Op.B:
+            self.saved.pop((action.micro_batch, action.name), None)
+            self.saved.pop((action.micro_batch, f"{action.name} again"), None)
+        elif action.op is Op.FREE:
+            self.gathered.remove(action.name)
+            for group in self._groups(action.name, trained=False):
+                self.pool.give(self.plan.precision.compute, group.layout.numel)
+        elif action.op in (Op.REDUCE, Op.ALLREDUCE):
+            self._added(self.arriving)
+            self.arriving = action.name
+            if action.name == self.shape.reduced[-1]:
+                self._added(self.arriving)
+                self.arriving = None
 
+    def _added(self, unit: str | None) -> None:
+        """The sum of a unit has been added to the accumulator: its send buffer goes back."""
+        if unit in self.sending:
+            self.sending.remove(unit)
+            for group in self._groups(unit, trained=True):
+                self.pool.give(self.plan.precision.reduce, group.layout.numel)
 
-def _end(action: Action, plan: Plan, live: _Live) -> None:
-    """Remove what an action ends."""
-    if action.op is Op.B:
-        live.saved.pop((action.micro_batch, action.name), None)
-        live.saved.pop((action.micro_batch, f"{action.name} again"), None)
-    elif action.op is Op.FREE:
-        live.gathered.pop(action.name, None)
-    elif action.op is Op.REDUCE:
-        live.sending.pop(action.name, None)
+    def _temporaries(self, action: Action) -> tuple[int, int]:
+        """Return bytes of activations and of buffers that live only now: of this action, of the reduction under way."""
+        plan, activations, buffers = self.plan, 0, 0
+        for unit in {self.arriving, action.name if action.op in (Op.REDUCE, Op.ALLREDUCE) else None} - {None}:
+            assert unit is not None
+            buffers += self._arriving_bytes(unit)
+        if action.op in (Op.F, Op.B, Op.R):
+            layer = plan.model.layer(action.name)
+            activations = transient_bytes(layer, plan.batch, action.op is Op.B)
+            if action.op is Op.B:
+                largest = max((param.numel for param in layer.params if param.requires_grad), default=0)
+                buffers += largest * itemsize(plan.precision.compute)
+        elif action.op is Op.STEP and plan.precision.accumulate != plan.precision.master:
+            buffers += sum(
+                group.shard_bytes(plan.precision.master)
+                for unit in self.shape.reduced
+                for group in self._groups(unit, trained=True)
+            )
+        return activations, buffers
 
-
-def _temporaries(action: Action, plan: Plan) -> tuple[int, int]:
-    """Return the bytes of activations and of buffers that live only while an action runs."""
-    if action.op in (Op.F, Op.B, Op.R):
-        layer = plan.model.layer(action.name)
-        backward = action.op is Op.B
-        largest = max((p.numel for p in layer.params if p.requires_grad), default=0) if backward else 0
-        return transient_bytes(layer, plan.batch, backward), largest * itemsize(plan.precision.compute)
-    if action.op in (Op.REDUCE, Op.ALLREDUCE):
-        return 0, _whole(plan, action.name, plan.precision.reduce, trained_only=True)
-    return 0, 0
+    def _arriving_bytes(self, unit: str) -> int:
+        """Return what a reduction receives, and its result where that is no part of the send buffer."""
+        reduce, size = self.plan.precision.reduce, self.plan.dp
+        if self.plan.zero == 0:
+            received = sum(group.layout.numel * (size - 1) // size for group in self._groups(unit, trained=True))
+            return received * itemsize(reduce) + self._whole(unit, self.plan.precision.accumulate, trained=True)
+        return sum(group.shard_bytes(reduce) * size for group in self._groups(unit, trained=True))

@@ -1,11 +1,11 @@
 """What a rank holds between steps, by category, to the byte.
 
-With N dp ranks and P parameters, per parameter and rank (compute c, accumulate a, master m bytes; K moments; the master
+With N dp ranks, bytes per parameter and rank (compute c, reduce r, accumulate a, master m bytes; K moments; the master
 copy counts only where its dtype differs from the compute dtype):
 
     stage   parameters   gradients   optimizer          buffers
     0       c            a           (copy + K) m
-    1       c            a           (copy + K) m / N   a / N   the reduced shard, beside the whole local gradient
+    1       c            r           (copy + K) m / N   a / N   the sum's shard, beside the whole local gradients
     2       c            a / N       (copy + K) m / N
     3       c / N        a / N       (copy + K) m / N
 
@@ -76,7 +76,7 @@ def _things(plan: Plan) -> list[_Thing]:
     use = plan.precision
     found = [
         _Thing("parameters", "parameters", use.compute, 3),
-        _Thing("gradients", "gradients", use.accumulate, 2),
+        _Thing("gradients", "gradients", use.reduce if plan.zero == 1 else use.accumulate, 2),
     ]
     if use.master != use.compute:
         found.append(_Thing("optimizer", "master weights", use.master, 1))
