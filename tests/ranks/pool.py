@@ -4,8 +4,8 @@
     Pool.run(n, axes, fn, args)  -- job, per rank ->  ranks 0..n-1 connect a world of their own and call fn(mesh, *args)
                                  <- result, or traceback --
 
-A job that fails on one rank leaves the others waiting: they are asked where, then all are killed and started anew at the
-next job. Functions travel by name, so they live at module level; arguments and results are pickled.
+A job that fails on one rank leaves the others waiting: they are asked where, then all are killed and started anew at
+the next job. Functions travel by name, so they live at module level; arguments and results are pickled.
 """
 
 import os
@@ -78,11 +78,8 @@ class Pool:
         answers = self._answers(size, timeout_s)
         if all(kind == "returned" for kind, _ in answers.values()) and len(answers) == size:
             return [answers[rank][1] for rank in range(size)]
-        lines = [
-            f"rank {rank} {answers[rank][0]}:\n{answers[rank][1]}"
-            for rank in sorted(answers)
-            if answers[rank][0] != "returned"
-        ]
+        failed = {rank: answer for rank, answer in sorted(answers.items()) if answer[0] != "returned"}
+        lines = [f"rank {rank} {how}:\n{text}" for rank, (how, text) in failed.items()]
         lines += [f"rank {rank} did not finish; {self._where(rank)}" for rank in range(size) if rank not in answers]
         self.stop()
         raise RanksFailed("\n".join(lines))
