@@ -36,10 +36,3 @@ def test_it_imports_neither_torch_nor_numpy() -> None:
         "import sys; from shardlab.native import build_info as b; b(); print({'torch', 'numpy'} & {*sys.modules})"
     )
     assert done.stdout.strip() == "set()", done.stderr
-
-
-@pytest.mark.skipif(not build_info().core, reason="the C++ module is not built")
-def test_an_instruction_set_that_is_not_there_is_a_reason_that_lists_what_is() -> None:
-    done = run("from shardlab.native import build_info; print(build_info().core_reason)", SHARDLAB_ISA="sse9")
-    assert "SHARDLAB_ISA=sse9" in done.stdout
-    assert "generic" in done.stdout
