@@ -17,7 +17,7 @@ from shardlab.comm.callsite import Site, call_site
 from shardlab.comm.check import describe
 from shardlab.comm.values import has_values
 from shardlab.comm.errors import BufferInFlightError
-from shardlab.comm.operation import Loan
+from shardlab.comm.operation import Loan, flat
 
 __all__ = ["lend_in_flight", "poison"]
 
@@ -73,7 +73,7 @@ def _share_storage(a: Tensor, b: Tensor) -> bool:
 
 
 def _checksum(x: Tensor) -> int:
-    return zlib.crc32(x.detach().reshape(-1).view(torch.uint8).numpy().data)
+    return zlib.crc32(flat(x).view(torch.uint8).numpy().data)
 
 
 def _complaint(name: str, x: Tensor, started: Site) -> str:

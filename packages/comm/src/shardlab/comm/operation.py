@@ -23,7 +23,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from shardlab.comm.base import BaseCommunicator
 
-__all__ = ["Loan", "Operation", "Progress", "Request", "Rounds"]
+__all__ = ["Loan", "Operation", "Progress", "Request", "Rounds", "flat"]
 
 
 class Request(Protocol):
@@ -52,7 +52,7 @@ class Loan:
     @staticmethod
     def of(out: Tensor | None, inp: Tensor | None) -> "Loan":
         """Lend views where the buffers are contiguous, copies where they are not."""
-        flat_out, flat_inp = _flat(out), _flat(inp)
+        flat_out, flat_inp = _lent(out), _lent(inp)
         copied = out is not None and not out.is_contiguous()
 
         def give_back() -> None:
@@ -62,8 +62,14 @@ class Loan:
         return Loan(flat_out, flat_inp, max(_nbytes(out), _nbytes(inp)), give_back)
 
 
-def _flat(x: Tensor | None) -> Tensor:
-    return torch.empty(0) if x is None else x.detach().reshape(-1)
+def flat(x: Tensor) -> Tensor:
+    """Elements of ``x`` in one dimension of stride 1: a view where it is contiguous, else a copy."""
+    line = x.detach().contiguous().reshape(-1)  # reshape alone leaves a strided 1-D tensor as it is
+    return line if line.stride(0) == 1 else line.as_strided(line.shape, (1,))  # one element is contiguous at any stride
+
+
+def _lent(x: Tensor | None) -> Tensor:
+    return torch.empty(0) if x is None else flat(x)
 
 
 def _nbytes(x: Tensor | None) -> int:
