@@ -99,8 +99,8 @@ class _Walk:
     def __init__(self, plan: Plan, rank: int) -> None:
         self.plan, self.shape, self.state = plan, StepShape.of(plan), state_bytes(plan, rank)
         use, flat = plan.precision, [group for groups in flat_groups(plan).values() for group in groups]
-        sizes = [(use.compute, group.layout.numel) for group in flat]
-        sizes += [(use.reduce, group.layout.numel) for group in flat if group.trained]
+        borrows = [{use.compute, use.reduce} if group.trained else {use.compute} for group in flat]
+        sizes = [(dtype, group.layout.numel) for group, dtypes in zip(flat, borrows, strict=True) for dtype in dtypes]
         self.pool = _Pool(Counter(sizes))
         self.saved: dict[tuple[int | None, str], int] = {}
         self.gathered: set[str] = set()

@@ -132,8 +132,6 @@ def _make_unit(
     sorted_in: dict[tuple[Dtypes, bool], dict[str, nn.Parameter]] = {}
     for key, p in params.items():
         dtypes = own_dtypes(p.dtype) if precision is None else precision.of(p.dtype)
-        if precision is not None and p.is_floating_point() and dtypes.master != p.dtype:
-            pass  # the master copy is taken from the values as they are now
         sorted_in.setdefault((dtypes, p.requires_grad), {})[key] = p
     for (dtypes, trained), chosen in sorted_in.items():
         sharded = trained or not stage.keeps_full
@@ -165,9 +163,8 @@ def _settle(unit: Unit, stage: Stage0, pool: BufferPool) -> None:
                 revive(member.param, member.kind, member.of(full))
                 if not stage.keeps_full:
                     release(member.param, member.kind)
-            pool.register(group.dtypes.compute, group.layout.numel)
-            if group.trained:
-                pool.register(group.dtypes.reduce, group.layout.numel)
+            for dtype in {group.dtypes.compute, group.dtypes.reduce} if group.trained else {group.dtypes.compute}:
+                pool.register(dtype, group.layout.numel)
     unit.state = UnitState.LIVE if stage.keeps_full else UnitState.SHARDED
 
 

@@ -36,7 +36,7 @@ class BufferPool:
         self._kept: dict[Key, list[Tensor]] = defaultdict(list)
 
     def register(self, dtype: torch.dtype, numel: int) -> None:
-        """Announce one borrower of this size."""
+        """Announce one unit that borrows buffers of this size."""
         self._borrowers[dtype, numel] += 1
 
     def take(self, dtype: torch.dtype, numel: int) -> Tensor:
