@@ -1,6 +1,7 @@
 """ZeRO: optimizer state, gradients and parameters shared out over data-parallel ranks.
 
-Start reading at `api.shard`, then stage0 to stage3, then follow one parameter through `hooks`, `gather`, `reduce` and `step`.
+Start reading at `api.shard`, then stage0 to stage3, then follow one parameter through `hooks`, `gather`, `reduce` and
+`step`.
 """
 
 from shardlab.zero.access import gathered, inspect

@@ -19,19 +19,21 @@ __all__ = ["gathered", "inspect"]
 def gathered(model: nn.Module, *names: str, write_from: int | None = None) -> Iterator[None]:
     """Inside the block the named parameters are whole on every rank.
 
-    They take part in autograd as usual, so a penalty on weights may be computed from them. Every rank of the group enters.
+    They take part in autograd as usual, so a penalty on weights may be computed from them. Every rank of the group
+    enters.
 
     Args:
         model: what ``shard`` returned.
         names: parameters; none means all.
-        write_from: index in the group of the rank whose edits count; they reach all ranks when the block ends. None: the
-            block is for reading.
+        write_from: index in the group of the rank whose edits count; they reach all ranks when the block ends. None:
+            the block is for reading.
 
     Raises:
         KeyError: no such parameter.
         RuntimeError: values were edited without ``write_from``.
 
-    Cost: the all-gather of each unit concerned (stage 3); a broadcast of it with ``write_from``; one pass to notice edits.
+    Cost: the all-gather of each unit concerned (stage 3); a broadcast of it with ``write_from``; one pass to notice
+        edits.
     """
     sharding = sharding_of(model)
     sharding.hooks.tidy()
@@ -61,14 +63,13 @@ def _all(sharding: Sharding) -> list[tuple[Unit, FlatGroup, Member]]:
     return [(unit, group, member) for unit in sharding.units for group in unit.groups for member in group.members]
 
 
-def _settle_edits(
-    sharding: Sharding, units: list[Unit], before: dict[Member, Tensor], write_from: int | None
-) -> None:
+def _settle_edits(sharding: Sharding, units: list[Unit], before: dict[Member, Tensor], write_from: int | None) -> None:
     """Send the edits of one rank to all, or find that there were none."""
     for member, value in before.items():
         if not bool(host_value(digest(member.param) == value, True)):
             raise RuntimeError(
-                f"parameter {member.name!r} was edited inside gathered() without write_from: the edit is dropped at stage 3 and "
+                f"parameter {member.name!r} was edited inside gathered() without write_from: the edit is "
+                "dropped at stage 3 and "
                 "differs between ranks elsewhere. Pass write_from=INDEX to say whose edits count"
             )
     if write_from is None:
@@ -91,8 +92,8 @@ def inspect(model: nn.Module, name: str, what: str = "param") -> Tensor | None:
     Args:
         model: what ``shard`` returned.
         name: of the parameter.
-        what: "param" (compute dtype), "master", "grad" (accumulated), or a key of the optimizer's state such as "exp_avg".
-            A state that is not of the parameter's shape (a step count) is returned as it is.
+        what: "param" (compute dtype), "master", "grad" (accumulated), or a key of the optimizer's state such as
+            "exp_avg". A state that is not of the parameter's shape (a step count) is returned as it is.
 
     Returns:
         A new tensor; None where there is nothing (no gradient, no such state yet).
@@ -140,7 +141,16 @@ def _pieces(sharding: Sharding, group: FlatGroup, member: Member, what: str) -> 
     return [(start, value)]
 
 
-_DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool, torch.uint8]
+_DTYPES = [
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.bool,
+    torch.uint8,
+]
 
 
 def _agree_on_dtype(sharding: Sharding, sample: Tensor | None) -> torch.dtype | None:

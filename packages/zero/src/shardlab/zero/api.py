@@ -48,13 +48,13 @@ def shard(
 ) -> tuple[nn.Module, Optimizer]:
     """Shard a model and its optimizer over the ranks of ``comm`` (ZeRO stages 0 to 3).
 
-    Afterwards the usual loop trains it: forward, backward, ``optimizer.step()``, ``optimizer.zero_grad()``. Every backward
-    is summed over the ranks as it ends, so accumulation is several backwards before a step.
+    Afterwards the usual loop trains it: forward, backward, ``optimizer.step()``, ``optimizer.zero_grad()``. Every
+    backward is summed over the ranks as it ends, so accumulation is several backwards before a step.
 
     Args:
         model: on the device of the mesh, with the same values on every rank. Edited in place.
-        optimizer: an instance, edited in place (groups, schedulers and hooks keep working), or a function that makes one of
-            the model's whole parameters.
+        optimizer: an instance, edited in place (groups, schedulers and hooks keep working), or a function that makes
+            one of the model's whole parameters.
         comm: the ranks that share the states; one data-parallel group.
         stage: 0 nothing is sharded, 1 optimizer state, 2 gradients too, 3 parameters too.
         replicas: ranks that hold equal shards; gradients are summed over them as well (hybrid sharding).
@@ -82,7 +82,9 @@ def shard(
     device = next(model.parameters()).device
     pool = BufferPool(device)
     chosen = STAGES[stage](comm, pool)
-    made_units = [_make_unit(spec.name, spec.modules, spec.params, chosen, precision) for spec in find_units(model, units)]
+    made_units = [
+        _make_unit(spec.name, spec.modules, spec.params, chosen, precision) for spec in find_units(model, units)
+    ]
     groups = [group for unit in made_units for group in unit.trained]
     optim.check_groups(instance, [member for group in groups for member in group.members], model)
     gatherer = Gatherer(comm, pool, made_units) if stage == 3 else None
@@ -118,7 +120,8 @@ def _check_arguments(model: nn.Module, stage: int, store: ShardStore | None) -> 
             raise ValueError(f"parameter {name!r} is not initialised: run one forward of the lazy module before shard")
         if p.is_meta:
             raise ValueError(
-                f"parameter {name!r} is on the meta device and holds no values: materialise and initialise the model before shard"
+                f"parameter {name!r} is on the meta device and holds no values: materialise and initialise the "
+                "model before shard"
             )
         if p.is_complex() and p.requires_grad:
             raise ValueError(f"parameter {name!r} is {p.dtype}: train its torch.view_as_real instead")
@@ -173,13 +176,14 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     """Inside the block backward adds gradients locally; the first backward outside sums all of them over the ranks.
 
     Raises:
-        ValueError: at stages 2 and 3, where no rank keeps whole gradients. There every backward is summed as it ends, so
-            accumulation needs no such block.
+        ValueError: at stages 2 and 3, where no rank keeps whole gradients. There every backward is summed as it ends,
+            so accumulation needs no such block.
     """
     sharding = sharding_of(model)
     if sharding.stage.number >= 2:
         raise ValueError(
-            f"no_sync at stage {sharding.stage.number}: gradients are sharded, so no rank could keep its whole local ones. "
+            f"no_sync at stage {sharding.stage.number}: gradients are sharded, so no rank could keep its whole "
+            "local ones. "
             "Accumulation works without it: every backward is summed over the ranks as it ends"
         )
     before, sharding.reducer.sync = sharding.reducer.sync, False
@@ -203,7 +207,9 @@ class _Sink:
             raise ValueError(f"grad_sink: a parameter of shape {tuple(param.shape)} is not a trained one of this model")
         group, member = self._places[param]
         if grad.shape != param.shape:
-            raise ValueError(f"grad_sink: {member.name!r} has shape {tuple(param.shape)}, its gradient {tuple(grad.shape)}")
+            raise ValueError(
+                f"grad_sink: {member.name!r} has shape {tuple(param.shape)}, its gradient {tuple(grad.shape)}"
+            )
         if not self._open:
             self._sharding.visible.hide()
             self._open = True

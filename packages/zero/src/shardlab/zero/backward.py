@@ -1,7 +1,8 @@
 """When a backward begins and ends, seen from hooks.
 
-The first hook that fires in a graph task queues a callback that autograd runs when the task is done. If backward raises, queued
-callbacks are dropped without being run; the one object that only the callback holds is then collected, which says so.
+The first hook that fires in a graph task queues a callback that autograd runs when the task is done. If backward
+raises, queued callbacks are dropped without being run; the one object that only the callback holds is then collected,
+which says so.
 """
 
 import weakref
@@ -35,7 +36,7 @@ class BackwardPass:
     @property
     def running(self) -> bool:
         """Whether this thread is inside a backward."""
-        return torch._C._current_graph_task_id() != -1  # type: ignore[attr-defined]
+        return torch._C._current_graph_task_id() != -1
 
     def begin(self) -> None:
         """A hook fired; the first one of a backward opens it."""
@@ -56,7 +57,7 @@ class BackwardPass:
                 del token
 
         self._on_begin()
-        torch.autograd.Variable._execution_engine.queue_callback(end)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _fail(self, number: int) -> None:
         if self.active and number == self._number:

@@ -12,8 +12,8 @@ __all__ = ["clip_grad_norm_"]
 def clip_grad_norm_(optimizer: Optimizer, max_norm: float) -> torch.Tensor:
     """Scale all gradients so that their joint 2-norm is at most ``max_norm``.
 
-    Each rank sums the squares of its pieces in fp64; the sums are added in rank order and rounded once, so all stages get the
-    same norm. A norm that is not finite scales nothing: the step then does what ``Precision.non_finite`` says.
+    Each rank sums the squares of its pieces in fp64; the sums are added in rank order and rounded once, so all stages
+    get the same norm. A norm that is not finite scales nothing: the step then does what ``Precision.non_finite`` says.
 
     Args:
         optimizer: the one that ``shard`` returned.

@@ -41,6 +41,7 @@ def check_same_start(model: nn.Module, comms: list[Communicator]) -> None:
             if not equal:
                 odd = [comm.ranks[i] for i in range(comm.size) if column[i] != column[0]]
                 raise ValueError(
-                    f"parameter {name!r} has other initial values on rank {odd[0]} than on rank {comm.ranks[0]}: give every "
+                    f"parameter {name!r} has other initial values on rank {odd[0]} than on rank "
+                    f"{comm.ranks[0]}: give every "
                     "rank the same seed before the model is made, or broadcast the weights first"
                 )

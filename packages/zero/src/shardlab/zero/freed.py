@@ -1,8 +1,8 @@
 """What a parameter is while its values are elsewhere.
 
-A sharded parameter keeps its identity, shape, dtype and `requires_grad`, owns no bytes, and is an instance of a subclass of
-its own type that raises, by name, on every touch of its values. The other way to free a parameter, resizing its storage to
-zero, turns a stray read into a segmentation fault.
+A sharded parameter keeps its identity, shape, dtype and `requires_grad`, owns no bytes, and is an instance of a
+subclass of its own type that raises, by name, on every touch of its values. The other way to free a parameter, resizing
+its storage to zero, turns a stray read into a segmentation fault.
 """
 
 import functools
@@ -15,13 +15,14 @@ from torch import Tensor
 __all__ = ["FreedParameterError", "freed_type", "placeholder"]
 
 _READABLE = (
-    "shape dtype device layout requires_grad is_leaf grad grad_fn ndim is_cpu is_cuda is_meta is_sparse is_quantized "
-    "is_nested names _backward_hooks _post_accumulate_grad_hooks _version grad_dtype output_nr"
-).split()
+    *("shape", "dtype", "device", "layout", "ndim", "names", "is_leaf", "is_cpu", "is_cuda", "is_meta", "is_nested"),
+    *("is_sparse", "is_quantized", "requires_grad", "grad", "grad_fn", "grad_dtype", "output_nr", "_version"),
+    *("_backward_hooks", "_post_accumulate_grad_hooks"),
+)
 _CALLABLE = (
-    "size dim numel nelement element_size is_floating_point is_complex is_signed requires_grad_ __len__ register_hook "
-    "register_post_accumulate_grad_hook ndimension"
-).split()
+    *("size", "dim", "ndimension", "numel", "nelement", "__len__", "element_size", "is_floating_point", "is_complex"),
+    *("is_signed", "requires_grad_", "register_hook", "register_post_accumulate_grad_hook"),
+)
 
 
 class FreedParameterError(RuntimeError):
@@ -34,7 +35,7 @@ def _harmless() -> frozenset[Any]:
     for name in _READABLE:
         if (attribute := getattr(Tensor, name, None)) is not None:
             found.add(attribute.__get__)
-    found |= {Tensor.grad.__set__, Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
+    found |= {getattr(Tensor, name).__set__ for name in ("grad", "requires_grad")}
     found |= {method for name in _CALLABLE if (method := getattr(Tensor, name, None)) is not None}
     return frozenset(found)
 
@@ -50,7 +51,11 @@ def freed_type(kind: type) -> type:
     """
 
     def torch_function(
-        cls: type, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls: type,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func in _HARMLESS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -59,12 +64,13 @@ def freed_type(kind: type) -> type:
         called = getattr(func, "__qualname__", str(func)).removesuffix(".__get__")
         raise FreedParameterError(
             f"{called}: parameter {names} is sharded and its values are not on this rank now. Read it inside "
-            f"`with shardlab.zero.gathered(model, {names}):`; if a module's forward reads a parameter of another module, "
+            f"`with shardlab.zero.gathered(model, {names}):`; if a module's forward reads a parameter of "
+            "another module, "
             "pass units= so that both are in one unit"
         )
 
     def describe(self: Any, **_: Any) -> str:
-        return f"Parameter {_name(self)!r} of shape {tuple(self.shape)}, {self.dtype}, sharded: values not on this rank now"
+        return f"Parameter {_name(self)!r} of shape {tuple(self.shape)}, {self.dtype}: sharded, values not here now"
 
     namespace = {"__torch_function__": classmethod(torch_function), "__repr__": describe}
     return type(f"Freed{kind.__name__}", (kind,), namespace)

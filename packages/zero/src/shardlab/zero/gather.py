@@ -2,8 +2,8 @@
 
     need(u):  start u's gather if it has not started -> start the next unit's -> wait for u
 
-Before each gather the ranks compare what they are about to gather, so that models that branch differently raise everywhere,
-by name, instead of mixing bytes.
+Before each gather the ranks compare what they are about to gather, so that models that branch differently raise
+everywhere, by name, instead of mixing bytes.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,8 @@ class Gatherer:
     def need(self, unit: Unit) -> None:
         """Make ``unit`` live.
 
-        Cost: (size - 1) x the unit's shard on the wire, one buffer of the unit's size; one more while the next one is fetched.
+        Cost: (size - 1) x the unit's shard on the wire, one buffer of the unit's size; one more while the next one is
+            fetched.
         """
         if unit.state is UnitState.LIVE:
             return
@@ -110,7 +111,7 @@ class Gatherer:
         group = self._live.get(saved.untyped_storage()._cdata)
         if group is None:
             return saved
-        return Packed(group, saved.storage_offset(), tuple(saved.size()), saved.stride())
+        return Packed(group, int(saved.storage_offset()), tuple(saved.size()), saved.stride())
 
     def unpack(self, kept: Packed | Tensor) -> Tensor:
         """The tensor again; gathers its unit if need be."""

@@ -1,16 +1,16 @@
 """Hooks are the events of the units' state machines.
 
-                         stage 3                                        every stage
-    module pre-forward   gather the module's units
-    module post-forward  free them, unless a backward runs
-    gradient reaches     gather the unit, mark it as needed
-      the outputs
-    saved tensor is      gather its unit
-      unpacked
-    gradient of a                                                       take it, maybe send the unit
-      parameter is ready
-    all of a unit's are  free it
-    backward ends        free everything                                send the rest, agree, show gradients
+                     stage 3                                        every stage
+module pre-forward   gather the module's units
+module post-forward  free them, unless a backward runs
+gradient reaches     gather the unit, mark it as needed
+  the outputs
+saved tensor is      gather its unit
+  unpacked
+gradient of a                                                       take it, maybe send the unit
+  parameter is ready
+all of a unit's are  free it
+backward ends        free everything                                send the rest, agree, show gradients
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -80,15 +80,15 @@ class Hooks:
             if grad is not None:
                 self._take(group, member, grad)
 
-        member.param.register_hook(lambda _: self.backward.begin())
-        member.param.register_post_accumulate_grad_hook(ready)
+        member.param.register_hook(lambda _: self.backward.begin())  # type: ignore[no-untyped-call]
+        member.param.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
 
     def _take(self, group: FlatGroup, member: Member, grad: Tensor) -> None:
         self.reducer.take(group, member, grad)
         self._free_if_done(group.unit)
 
     def _free_if_done(self, unit: Unit) -> None:
-        """Free a unit whose backward is over: all gradients taken and, with frozen parameters, all inputs' gradients out."""
+        """Free a unit whose backward is over: gradients taken and, with frozen parameters, those of its inputs out."""
         if self.gatherer is None or unit.state is not UnitState.LIVE or unit.calls or unit.held:
             return
         waits = unit.frozen and unit.awaited_inputs > 0
@@ -114,7 +114,7 @@ class Hooks:
         if self.saved is not None and not self.backward.running:
             self.saved.leave()
         for x in _differentiable(output):
-            x.register_hook(lambda _: self.backward.begin())
+            x.register_hook(lambda _: self.backward.begin())  # type: ignore[no-untyped-call]
 
     def _pre_forward(self, needed: list[Unit], module: nn.Module, args: Any, kwargs: Any) -> None:
         assert self.gatherer is not None and self.saved is not None
@@ -137,7 +137,7 @@ class Hooks:
 
         for x in _differentiable(inputs):
             unit.awaited_inputs += 1
-            x.register_hook(came)
+            x.register_hook(came)  # type: ignore[no-untyped-call]
 
     def _post_forward(self, needed: list[Unit], module: nn.Module, args: Any, output: Any) -> None:
         assert self.gatherer is not None and self.saved is not None
@@ -148,7 +148,7 @@ class Hooks:
             if not (unit.calls or unit.held or unit.in_backward or self.backward.running):
                 self.gatherer.free(unit)
         for x in _differentiable(output):
-            x.register_hook(self._reached(needed))
+            x.register_hook(self._reached(needed))  # type: ignore[no-untyped-call]
 
     def _reached(self, needed: list[Unit]) -> Callable[[Tensor], None]:
         """The gradient has reached a unit's output: gather it, also when a recompute will run no hooks of modules."""
@@ -184,7 +184,7 @@ class Hooks:
             self.gatherer.free_idle()
 
     def tidy(self) -> None:
-        """After a backward that raised: free what it had gathered, forget its local gradients, show what was held before."""
+        """After a backward that raised: free what it gathered, drop its local gradients, show what was held before."""
         if not self.failed:
             return
         self.failed = False

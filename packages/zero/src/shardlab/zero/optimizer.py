@@ -1,8 +1,8 @@
 """Make a torch optimizer update this rank's pieces, in place, so that groups, schedulers and hooks go on working.
 
-Each parameter in the optimizer's groups is replaced by this rank's piece of it: a 1-D view of the shard, one per parameter, left
-out where the rank owns nothing. One flat tensor instead would not be plain PyTorch: it has one step count, so a parameter that
-was unused for two steps ends at 0.7101 where PyTorch has 0.8000.
+Each parameter in the optimizer's groups is replaced by this rank's piece of it: a 1-D view of the shard, one per
+parameter, left out where the rank owns nothing. One flat tensor instead would not be plain PyTorch: it has one step
+count, so a parameter that was unused for two steps ends at 0.7101 where PyTorch has 0.8000.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,13 +36,15 @@ def check_kind(optimizer: Optimizer, stage: int) -> None:
     """Refuse optimizers that need whole tensors where only pieces exist.
 
     Raises:
-        ValueError: names the class. A class of one's own that is elementwise says so by ``shardlab_elementwise = True``.
+        ValueError: names the class. A class of one's own that is elementwise says so by ``shardlab_elementwise =
+            True``.
     """
     if stage == 0 or type(optimizer) in ELEMENTWISE or getattr(optimizer, "shardlab_elementwise", False):
         return
     known = ", ".join(kind.__name__ for kind in ELEMENTWISE)
     raise ValueError(
-        f"optimizer {type(optimizer).__name__} at stage {stage}: it is not known to be elementwise, and a rank holds 1-D "
+        f"optimizer {type(optimizer).__name__} at stage {stage}: it is not known to be elementwise, and a rank "
+        "holds 1-D "
         f"pieces of parameters. Known are {known}. If each element is updated by itself, set "
         f"{type(optimizer).__name__}.shardlab_elementwise = True; else use stage 0"
     )
@@ -59,14 +61,16 @@ def check_groups(optimizer: Optimizer, members: Iterable[Member], model: nn.Modu
     strangers = [tuple(p.shape) for p in listed if p not in names]
     if strangers:
         raise ValueError(
-            f"the optimizer holds {len(strangers)} parameters that are not the model's, the first of shape {strangers[0]}: "
+            f"the optimizer holds {len(strangers)} parameters that are not the model's, the first of shape "
+            f"{strangers[0]}: "
             "make the optimizer from model.parameters() of the model that is passed, before it is sharded"
         )
     present = set(listed)
     missing = [member.name for member in members if member.param not in present]
     if missing:
         raise ValueError(
-            f"parameter {missing[0]!r} requires a gradient but is in no optimizer group ({len(missing)} such): add it or set "
+            f"parameter {missing[0]!r} requires a gradient but is in no optimizer group ({len(missing)} such): "
+            "add it or set "
             "requires_grad_(False)"
         )
 
@@ -128,7 +132,9 @@ def made(optimizer: Optimizer | Factory, model: nn.Module) -> Optimizer:
     if isinstance(optimizer, Optimizer):
         return optimizer
     if not callable(optimizer):
-        raise TypeError(f"optimizer is {type(optimizer).__name__}; give a torch optimizer or a function of the parameters")
+        raise TypeError(
+            f"optimizer is {type(optimizer).__name__}; give a torch optimizer or a function of the parameters"
+        )
     result: Any = optimizer(model.parameters())
     if not isinstance(result, Optimizer):
         raise TypeError(f"the optimizer factory returned {type(result).__name__}, expected a torch.optim.Optimizer")

@@ -1,7 +1,7 @@
 """Flat buffers that units borrow in turn.
 
-A buffer that comes back is kept for the next borrower of the same size, since a fresh one costs page faults (six times the copy,
-measured). Sizes that only one unit has are not kept: their bytes are worth more than the faults.
+A buffer that comes back is kept for the next borrower of the same size, since a fresh one costs page faults (six times
+the copy, measured). Sizes that only one unit has are not kept: their bytes are worth more than the faults.
 
 A buffer to which something still points, such as a tensor that somebody's own saved-tensor hooks hold, is never lent
 again: it stays right for its holder and is collected after it.
@@ -65,4 +65,4 @@ class BufferPool:
 def _pointers(buffer: Tensor) -> int:
     """How many tensors share the storage of ``buffer``, itself included."""
     storage = buffer.untyped_storage()
-    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # type: ignore[attr-defined]
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1

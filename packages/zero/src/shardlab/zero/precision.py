@@ -39,7 +39,8 @@ class Dtypes:
 class Precision:
     """Mixed precision of a sharded model.
 
-    bf16 weights need fp32 master weights to learn: near 1.0 a bf16 step is 0.0078, so an update of 0.001 is rounded away.
+    bf16 weights need fp32 master weights to learn: near 1.0 a bf16 step is 0.0078, so an update of 0.001 is rounded
+    away.
 
     Args:
         compute: dtype of the weights in forward and backward; None keeps the dtype of each parameter. Floating inputs
@@ -48,9 +49,9 @@ class Precision:
         accumulate: dtype in which micro-batches are added up.
         master: dtype of the weights that the optimizer updates; a copy beside the compute weights when it differs.
         loss_scale: not built yet; anything but None is refused.
-        non_finite: what to do at the optimizer step when a gradient holds inf or NaN on any rank: "skip" the step on all
-            ranks with a warning, "raise" on all ranks, or "ignore" (the update then spreads it). Both checks name the
-            first parameter.
+        non_finite: what to do at the optimizer step when a gradient holds inf or NaN on any rank: "skip" the step on
+            all ranks with a warning, "raise" on all ranks, or "ignore" (the update then spreads it). Both checks name
+            the first parameter.
     """
 
     compute: str | None = None

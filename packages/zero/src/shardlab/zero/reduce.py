@@ -4,10 +4,10 @@
     all of a unit's gradients are there, and the units before it are sent -> send (start the reduction)
     the next one is sent -> add: sum * grad_scale is added to the accumulator
 
-Every rank sends all units in one order, reverse registration, in every backward; a unit without gradients is sent as zeros.
-So ranks that skip different modules still agree. Used-flags, summed once at the end, tell which parameters no rank used: those
-keep no gradient. A gradient that arrives after its unit was sent (reentrant checkpoints accumulate more than once) goes out in a
-second round.
+Every rank sends all units in one order, reverse registration, in every backward; a unit without gradients is sent as
+zeros. So ranks that skip different modules still agree. Used-flags, summed once at the end, tell which parameters no
+rank used: those keep no gradient. A gradient that arrives after its unit was sent (reentrant checkpoints accumulate
+more than once) goes out in a second round.
 """
 
 from collections import deque
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from shardlab.comm.communicator import MAX, Communicator, Pending
-from shardlab.comm.values import host_list
 from shardlab.comm.guard import agree
+from shardlab.comm.values import host_list
 from shardlab.zero.pool import BufferPool
 from shardlab.zero.stage0 import Stage0
 from shardlab.zero.unit import FlatGroup, Member, Unit
@@ -163,7 +163,7 @@ class Reducer:
         return set(used), set(late)
 
     def abort(self) -> None:
-        """A backward raised: forget its local gradients; what was already added stays until the gradients are cleared."""
+        """A backward raised: forget its local gradients; what was added stays until the gradients are cleared."""
         self._drain()
         for unit in self.order:
             for group in unit.trained:

@@ -2,8 +2,10 @@
 
 Without this, the tensors that forward saves for backward would keep every gathered buffer alive until backward.
 
-Somebody else's saved-tensor hooks may already be on the stack. Those of `torch.utils.checkpoint` keep no tensors and count
-them: covering them up would switch checkpointing off without a word, so they are left alone. Others (offloading hooks) go on
+Somebody else's saved-tensor hooks may already be on the stack. Those of `torch.utils.checkpoint` keep no tensors and
+count
+them: covering them up would switch checkpointing off without a word, so they are left alone. Others (offloading hooks)
+    go on
 seeing every tensor that is not part of a unit.
 """
 

@@ -1,8 +1,8 @@
 """What the user sees where a gradient would be.
 
-A rank's part of a gradient looks like a gradient: torch's own clip_grad_norm_ would take the norm of the part and scale each
-rank by another factor, without a word. So parts are a Tensor subclass that refuses norms, and a parameter whose gradient is
-sharded shows a stand-in that refuses everything.
+A rank's part of a gradient looks like a gradient: torch's own clip_grad_norm_ would take the norm of the part and scale
+each rank by another factor, without a word. So parts are a Tensor subclass that refuses norms, and a parameter whose
+gradient is sharded shows a stand-in that refuses everything.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,17 @@ class ShardedGradError(RuntimeError):
 
 
 _NORMS = ("norm", "vector_norm", "linalg_vector_norm", "matrix_norm", "_foreach_norm", "dist", "renorm")
-_HARMLESS = ("__get__", "size", "dim", "numel", "nelement", "is_floating_point", "is_complex", "__repr__", "element_size")
+_HARMLESS = (
+    "__get__",
+    "size",
+    "dim",
+    "numel",
+    "nelement",
+    "is_floating_point",
+    "is_complex",
+    "__repr__",
+    "element_size",
+)
 
 
 class GradPart(Tensor):
@@ -33,7 +43,8 @@ class GradPart(Tensor):
     ) -> Any:
         if getattr(func, "__name__", "") in _NORMS:
             raise ShardedGradError(
-                f"{func.__name__} of a part of a gradient: each rank holds another part, so this would differ between ranks. "
+                f"{func.__name__} of a part of a gradient: each rank holds another part, so this would differ "
+                "between ranks. "
                 "Use shardlab.zero.clip_grad_norm_(optimizer, max_norm), which returns the norm of the whole gradient"
             )
         with torch._C.DisableTorchFunctionSubclass():
@@ -41,7 +52,7 @@ class GradPart(Tensor):
 
 
 class StandIn(Tensor):
-    """Stands where `param.grad` was; raises on use, naming the accessor. Setting `param.grad = None` clears the gradient."""
+    """Stands where `param.grad` was; raises on use, naming the accessor. `param.grad = None` clears the gradient."""
 
     param_name: str
 
@@ -57,7 +68,8 @@ class StandIn(Tensor):
         name = next((x.__dict__.get("param_name", "?") for x in flat if isinstance(x, StandIn)), "?")
         raise ShardedGradError(
             f"{called}: the gradient of parameter {name!r} is sharded over ranks. Read it with "
-            f"shardlab.zero.inspect(model, {name!r}, 'grad'), clip with shardlab.zero.clip_grad_norm_(optimizer, max_norm)"
+            f"shardlab.zero.inspect(model, {name!r}, 'grad'), clip with "
+            "shardlab.zero.clip_grad_norm_(optimizer, max_norm)"
         )
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]

@@ -1,7 +1,8 @@
 """Stage 1: the optimizer state is sharded (ZeRO, section 5.1: P_os).
 
-Each rank updates its part of every parameter, so it needs the averaged gradient of that part only: the all-reduce of stage 0
-becomes a reduce-scatter here and an all-gather of the updated parameters after the step. Same bytes on the wire.
+Each rank updates its part of every parameter, so it needs the averaged gradient of that part only: the all-reduce of
+stage 0 becomes a reduce-scatter here and an all-gather of the updated parameters after the step. Same bytes on the
+wire.
 
 Deleted against stage 0: (N - 1) / N of the optimizer state.
 """

@@ -1,6 +1,7 @@
 """Stage 2: gradients are sharded too (ZeRO, section 5.2: P_os+g).
 
-Once a unit's gradients have been summed, a rank needs its own part of the sum and nothing else. The wire is that of stage 1.
+Once a unit's gradients have been summed, a rank needs its own part of the sum and nothing else. The wire is that of
+stage 1.
 
 Deleted against stage 1: the buffer of local gradients, which goes back to the pool for the next unit.
 """

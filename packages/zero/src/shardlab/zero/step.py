@@ -1,4 +1,4 @@
-"""What happens around `optimizer.step`: check gradients, let the optimizer update its pieces, make the weights whole again."""
+"""What happens around `optimizer.step`: check gradients, let it update its pieces, make the weights whole again."""
 
 import warnings
 from typing import Any, Literal
@@ -7,8 +7,8 @@ import torch
 from torch.optim import Optimizer
 
 from shardlab.comm.communicator import MIN, Communicator
-from shardlab.comm.values import host_value
 from shardlab.comm.guard import agree
+from shardlab.comm.values import host_value
 from shardlab.zero.shown import part_of
 from shardlab.zero.stage0 import Stage0
 from shardlab.zero.unit import FlatGroup, Member, Unit
@@ -66,7 +66,8 @@ class StepHooks:
         for member, before in self._trainable.items():
             if member.param.requires_grad != before:
                 raise RuntimeError(
-                    f"parameter {member.name!r}: requires_grad was {before} when the model was sharded and is now {not before}. "
+                    f"parameter {member.name!r}: requires_grad was {before} when the model was sharded and is "
+                    f"now {not before}. "
                     "Shard a fresh model after changing what is trained"
                 )
 

@@ -1,11 +1,11 @@
 """A unit: parameters that are gathered and freed together, in one flat buffer per dtype.
 
-    FlatGroup.full     |  w1 ..  |  b1 ..  |  w2 ......  |   all values, in the compute dtype
-                       |<- rank 0 ->|<- rank 1 ->|<- ... ->|
-    FlatGroup.shard    this rank's part of it
-    FlatGroup.master   the same part in the dtype that the optimizer updates, when that is another one
-    FlatGroup.sending  local gradients of one backward, laid out like `full`, in the reduce dtype
-    FlatGroup.acc      sum over micro-batches of reduced gradients, laid out like `shard`
+FlatGroup.full     |  w1 ..  |  b1 ..  |  w2 ......  |   all values, in the compute dtype
+                   |<- rank 0 ->|<- rank 1 ->|<- ... ->|
+FlatGroup.shard    this rank's part of it
+FlatGroup.master   the same part in the dtype that the optimizer updates, when that is another one
+FlatGroup.sending  local gradients of one backward, laid out like `full`, in the reduce dtype
+FlatGroup.acc      sum over micro-batches of reduced gradients, laid out like `shard`
 """
 
 from collections.abc import Iterator
@@ -133,7 +133,8 @@ class Unit:
         calls: how many of their calls are under way.
         held: how many `gathered` blocks keep it live.
         in_backward: gathered for a backward that still needs it.
-        awaited_inputs: inputs of its calls whose gradient has not come yet (counted only for units with frozen parameters).
+        awaited_inputs: inputs of its calls whose gradient has not come yet (counted only for units with frozen
+            parameters).
     """
 
     name: str

@@ -41,7 +41,8 @@ def find_units(model: nn.Module, units: Iterable[nn.Module | type[nn.Module]] | 
     """Cut the parameters of ``model`` into units, in registration order; tied parameters come first.
 
     Args:
-        units: modules, or classes of modules, that are to be units; what lies outside them follows rule 2. None: rule 1.
+        units: modules, or classes of modules, that are to be units; what lies outside them follows rule 2. None: rule
+            1.
 
     Raises:
         ValueError: a given module is not part of the model, or lies inside another given one.

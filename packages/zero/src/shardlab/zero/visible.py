@@ -1,8 +1,9 @@
 """Keep what the user sees in `.grad` in step with what the accumulators hold.
 
-    a backward starts   what the user cleared (`optimizer.zero_grad`, `model.zero_grad`, `p.grad = None`) is forgotten; `.grad` is
-                        emptied, because autograd would add to whatever stands there
-    it has ended        parameters that hold a gradient show it: the real one at stage 0, a stand-in above
+a backward starts   what the user cleared (`optimizer.zero_grad`, `model.zero_grad`, `p.grad = None`) is forgotten;
+`.grad` is
+                    emptied, because autograd would add to whatever stands there
+it has ended        parameters that hold a gradient show it: the real one at stage 0, a stand-in above
 """
 
 from collections.abc import Iterable
@@ -49,7 +50,8 @@ class VisibleGrads:
         """The user put a gradient of their own: at stage 0 it is taken, above there is no place for a whole one."""
         if not self.whole:
             raise ShardedGradError(
-                f"parameter {member.name!r}: .grad was set to a tensor, but its gradient is sharded over ranks. Add gradients "
+                f"parameter {member.name!r}: .grad was set to a tensor, but its gradient is sharded over ranks. "
+                "Add gradients "
                 "with shardlab.zero.grad_sink(model).add(param, grad, micro_batch) and .end(micro_batch)"
             )
         if group.acc is None:
