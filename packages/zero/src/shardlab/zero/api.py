@@ -97,7 +97,7 @@ def shard(
     compute = None if precision is None or precision.compute is None else precision.of(torch.float32).compute
     hooks = Hooks(model, made_units, reducer, gatherer, visible, compute)
     policy = "skip" if precision is None else precision.non_finite
-    steps = StepHooks(instance, made_units, chosen, comms, visible, policy)
+    steps = StepHooks(instance, made_units, chosen, comms, hooks, policy)
     parts = Sharding(
         model, instance, comm, replicas, chosen, made_units, pool, reducer, gatherer, visible, hooks, steps
     )

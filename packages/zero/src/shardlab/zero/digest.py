@@ -8,14 +8,20 @@ from shardlab.comm.values import host_list
 
 __all__ = ["check_same_start", "digest"]
 
+_CHUNK = 1 << 18  # words; bounds the temporaries to a few MiB
+_ODD = -7046029254386353131  # the 64-bit golden ratio: spreads positions over all bits
+
 
 def digest(x: Tensor) -> Tensor:
     """A 64-bit digest of the bytes of ``x``, as an int64 scalar; order matters. Cost: one pass over ``x``."""
     raw = x.detach().contiguous().reshape(-1).view(torch.uint8)
     pad = -raw.numel() % 8
     words = torch.nn.functional.pad(raw, (0, pad)).view(torch.int64)
-    weights = torch.arange(1, words.numel() + 1, dtype=torch.int64).mul_(-7046029254386353131).bitwise_or_(1)
-    return (words * weights).sum()
+    total = torch.zeros((), dtype=torch.int64)
+    for at, chunk in enumerate(words.split(_CHUNK)):
+        weights = torch.arange(at * _CHUNK, at * _CHUNK + chunk.numel()).mul_(_ODD).bitwise_or_(1)
+        total += (chunk * weights).sum()
+    return total
 
 
 def check_same_start(model: nn.Module, comms: list[Communicator]) -> None:

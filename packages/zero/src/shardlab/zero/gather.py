@@ -44,8 +44,16 @@ class Gatherer:
     def __init__(self, comm: Communicator, pool: BufferPool, units: list[Unit], prefetch: bool = True) -> None:
         self.comm, self.pool, self.units, self.prefetch = comm, pool, units, prefetch
         self.order = UseOrder()
+        self.forwards = {True: 0, False: 0}  # of the whole model so far: training, evaluation
+        self._training = False
         self._under_way: dict[Unit, list[Pending]] = {}
         self._live: dict[int, FlatGroup] = {}  # storage of a full buffer -> its group
+
+    def begin(self, training: bool) -> None:
+        """A forward of the whole model starts."""
+        self.forwards[training] += 1
+        self._training = training
+        self.order.begin(training)
 
     def need(self, unit: Unit) -> None:
         """Make ``unit`` live.
@@ -65,7 +73,8 @@ class Gatherer:
     def _start(self, unit: Unit) -> None:
         if unit.state is not UnitState.SHARDED:
             return
-        agree(self.comm, "gather", unit.name, unit.numel)
+        mode = "training" if self._training else "evaluation"
+        agree(self.comm, f"gather in {mode} forward {self.forwards[self._training]}", unit.name, unit.numel)
         unit.move(UnitState.GATHERING)
         pending = self._under_way[unit] = []
         with self.comm.recorder.labelled(name=unit.name):

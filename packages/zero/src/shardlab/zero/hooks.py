@@ -101,7 +101,7 @@ class Hooks:
         if self.gatherer is not None and self.saved is not None and not self.backward.running:
             self.saved.enter()
             if not any(unit.calls for unit in self.units):
-                self.gatherer.order.begin(torch.is_grad_enabled())
+                self.gatherer.begin(torch.is_grad_enabled())
         self.tidy()
         if self.compute is None:
             return None

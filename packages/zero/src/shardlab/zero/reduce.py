@@ -72,6 +72,7 @@ class Reducer:
         if group.sending is None:
             group.sending = self.pool.take(group.dtypes.reduce, group.layout.numel)
         place = member.of(group.sending)
+        grad = grad.to_dense() if grad.is_sparse else grad
         if member.arrived:
             place.add_(grad.reshape(-1))
         else:

@@ -9,10 +9,10 @@ from torch.optim import Optimizer
 from shardlab.comm.communicator import MIN, Communicator
 from shardlab.comm.guard import agree
 from shardlab.comm.values import host_value
+from shardlab.zero.hooks import Hooks
 from shardlab.zero.shown import part_of
 from shardlab.zero.stage0 import Stage0
 from shardlab.zero.unit import FlatGroup, Member, Unit
-from shardlab.zero.visible import VisibleGrads
 
 __all__ = ["NonFiniteGradientError", "StepHooks"]
 
@@ -34,10 +34,11 @@ class StepHooks:
         units: list[Unit],
         stage: Stage0,
         comms: list[Communicator],
-        visible: VisibleGrads,
+        hooks: Hooks,
         non_finite: Literal["skip", "raise", "ignore"],
     ) -> None:
-        self.units, self.stage, self.comms, self.visible, self.non_finite = units, stage, comms, visible, non_finite
+        self.units, self.stage, self.comms, self.hooks, self.non_finite = units, stage, comms, hooks, non_finite
+        self.visible = hooks.visible
         self.skipped = 0
         self._skip = False
         self._trainable = {m: m.param.requires_grad for unit in units for group in unit.groups for m in group.members}
@@ -45,7 +46,8 @@ class StepHooks:
         optimizer.register_step_post_hook(self._after)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._check_trainable()
+        self._check_call(optimizer, args, kwargs)
+        self.hooks.tidy()
         for comm in self.comms:
             agree(comm, "step", "optimizer", 0)
         self.visible.forget_cleared()
@@ -61,8 +63,16 @@ class StepHooks:
         for group in self.visible.groups:
             _cast_grads(group)
 
-    def _check_trainable(self) -> None:
-        """`requires_grad` is fixed when the model is sharded: a change would otherwise be a silent loss of updates."""
+    def _check_call(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """What would go wrong without a word: a step inside backward, a closure, a change of what is trained."""
+        if self.hooks.backward.active:
+            raise RuntimeError("optimizer.step() inside backward: gradients are still being summed; step after it")
+        if self.stage.number and (any(callable(x) for x in args[1:]) or kwargs.get("closure") is not None):
+            raise ValueError(
+                f"{type(optimizer).__name__}.step(closure) at stage {self.stage.number}: gradients are checked "
+                "before the "
+                "closure would run. Call backward first, then step()"
+            )
         for member, before in self._trainable.items():
             if member.param.requires_grad != before:
                 raise RuntimeError(
@@ -88,6 +98,7 @@ class StepHooks:
             with torch.no_grad():
                 self.stage.after_step(self.units)
             self.visible.show()
+        self.hooks.reducer.micro_batch = 0
         self.comms[0].recorder.step += 1
 
 

@@ -50,7 +50,7 @@ def find_units(model: nn.Module, units: Iterable[nn.Module | type[nn.Module]] | 
     names = {module: name for name, module in model.named_modules()}
     chosen = _listed(model) if units is None else _given(names, list(units))
     reaches = list(_reaches(model, "", chosen))
-    found = [UnitSpec(reach.name, [reach.module]) for reach in reaches]
+    found = [UnitSpec(reach.name or "model", [reach.module]) for reach in reaches]
     reached_by: dict[nn.Parameter, set[int]] = {}
     for at, reach in enumerate(reaches):
         for owner in reach.owners:
