@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install -q --root-user-action=ignore -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 BUILD_TOOLS := cmake hatchling ninja pybind11 scikit-build-core
-NATIVE := $(wildcard native/CMakeLists.txt native/include/shardlab/*.h native/src/*/*.cpp native/src/*/*.cu)
+NATIVE := $(wildcard native/CMakeLists.txt native/include/shardlab/*.h native/src/*/*.cpp native/src/*/*.cu native/src/bindings/_build.py.in)
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml native/pyproject.toml simulator/pyproject.toml)
 
 # Ranks share the cores: one thread each, and a waiting rank leaves the core to the others.

@@ -89,3 +89,15 @@ def test_the_report_of_a_package_alone_says_what_it_lacks(tmp_path: Path, wheels
     done = environment.run("shardlab", "report")
     assert done.returncode == 0, done.stderr
     assert "shardlab.native is not installed: plain torch is used" in done.stdout
+
+
+@pytest.mark.slow
+def test_native_compiles_alone(tmp_path: Path) -> None:
+    native = PACKAGES["native"]
+    builder = ["scikit-build-core", "pybind11", "cmake", "ninja"]
+    environment = clean_environment(tmp_path / "env", declared_by(native) + builder)
+    done = environment.install(native, f"-Cbuild-dir={tmp_path / 'build'}", "-Ccmake.define.SHARDLAB_CUDA=OFF")
+    assert done.returncode == 0, done.stderr
+    code = "from shardlab.native import build_info as b, sum_ranks; print(b().core, b().cuda_reason)"
+    done = environment.run("python", "-c", code)
+    assert done.stdout.strip() == "True left out by SHARDLAB_CUDA=OFF", done.stderr
