@@ -24,6 +24,7 @@ setup: $(VENV)/.done
 
 # Without build isolation, so that the constraints hold for the build tools too and a rebuild is incremental.
 $(VENV)/.done: $(PROJECTS) constraints.txt CMakeLists.txt $(NATIVE)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) $(BUILD_TOOLS)
 	$(INSTALL) --no-build-isolation -e '.[dev]'
