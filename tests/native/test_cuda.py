@@ -7,7 +7,7 @@ from shardlab.native import adamw, cast, fallback, kernels, sum_ranks
 
 pytestmark = pytest.mark.skipif(
     kernels._cuda is None or not torch.cuda.is_available(),
-    reason="needs the CUDA module, a CUDA build of torch and a GPU",
+    reason="needs the CUDA module, torch for CUDA and a GPU",
 )
 
 
