@@ -1,6 +1,9 @@
 """Describe a training run as values that runtime and simulator both read; imports no torch."""
 
+from typing import TYPE_CHECKING
+
 from shardlab.plan.action import Action, Op, lane_of
+from shardlab.plan.batch import BatchTriple, solve_batch
 from shardlab.plan.blocks import Batch
 from shardlab.plan.dtypes import ITEMSIZE, dtype_name, is_floating, itemsize
 from shardlab.plan.families import from_dict, gpt, llama, mlp
@@ -9,6 +12,7 @@ from shardlab.plan.footprint import CATEGORIES, Footprint, footprint
 from shardlab.plan.huggingface import from_hf, read_config
 from shardlab.plan.layout import Layout, ParamSpec, Piece
 from shardlab.plan.ledger import COMM_OPS, Ledger, Span, Total
+from shardlab.plan.machine import Figure, Link, Machine
 from shardlab.plan.mesh import MeshShape
 from shardlab.plan.model import LayerSpec, ModelSpec, SavedTensor, UnitSpec, count
 from shardlab.plan.needs import StepShape, needs
@@ -21,12 +25,18 @@ from shardlab.plan.state import Holding, held_bytes, holdings, state_bytes
 from shardlab.plan.verify import verify
 from shardlab.plan.work import Call, calls, flops, model_flops, step_bytes, wire_bytes
 
+if TYPE_CHECKING:
+    from shardlab.plan.config import Config, parse_config, read_config_file
+
 __all__ = [
     "Action",
     "Batch",
+    "BatchTriple",
     "CATEGORIES",
     "COMM_OPS",
     "Call",
+    "Config",
+    "Figure",
     "FlatGroup",
     "Footprint",
     "Holding",
@@ -34,6 +44,8 @@ __all__ = [
     "LayerSpec",
     "Layout",
     "Ledger",
+    "Link",
+    "Machine",
     "MeshShape",
     "ModelSpec",
     "OPTIMIZERS",
@@ -77,11 +89,23 @@ __all__ = [
     "model_flops",
     "needs",
     "optimizer_spec",
+    "parse_config",
     "parse_program",
     "preset",
     "read_config",
+    "read_config_file",
+    "solve_batch",
     "state_bytes",
     "step_bytes",
     "verify",
     "wire_bytes",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the configuration schema when it is first asked for: pydantic costs more than all else here."""
+    if name in ("Config", "parse_config", "read_config_file"):
+        from shardlab.plan import config
+
+        return getattr(config, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

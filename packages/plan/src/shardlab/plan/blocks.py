@@ -71,7 +71,7 @@ def _rms_norm(name: str, layer: LayerSpec, batch: Batch) -> Saved:
 
 
 def _attention(layer: LayerSpec, batch: Batch) -> Saved:
-    # Flash attention keeps its output, which the projection keeps too, and one log-sum-exp per query.
+    # Flash attention keeps its output, which a GPT block's projection keeps too, and one log-sum-exp per query.
     heads, head_dim = layer.dims["heads"], layer.dims["head_dim"]
     wide = "fp64" if batch.dtype == "fp64" else "fp32"
     return (
@@ -110,6 +110,8 @@ def _llama_block(layer: LayerSpec, batch: Batch) -> Saved:
         act("rotated k", key),
         act("v", key),
         *_attention(layer, batch),
+        # Rotated queries lie head by head, so does the output of attention, and the projection's input is a copy of it.
+        act("o input", dims["heads"] * dims["head_dim"]),
         *_rms_norm("norm2", layer, batch),
         act("gate and up input", dims["hidden"]),
         act("silu input", dims["ffn"]),

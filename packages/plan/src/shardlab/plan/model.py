@@ -119,6 +119,14 @@ class ModelSpec:
         return sum(param.numel for param in self.params)
 
     @cached_property
+    def buffers(self) -> tuple[ParamSpec, ...]:
+        """Tensors that nobody trains and every rank holds: the rotary tables of a Llama-like model, in fp32."""
+        if self.family != "llama":
+            return ()
+        shape = (self.config["positions"], self.config["head_dim"] // 2)
+        return tuple(ParamSpec(f"rope.{name}", shape, "fp32", requires_grad=False) for name in ("cos_SE", "sin_SE"))
+
+    @cached_property
     def tied(self) -> tuple[str, ...]:
         """Names of parameters that two or more layers use."""
         return tuple(dict.fromkeys(name for layer in self.layers for name in layer.tied))

@@ -118,6 +118,9 @@ def holdings(plan: Plan, rank: int = 0) -> tuple[Holding, ...]:
         found.append(
             _holding(plan, _Thing("buffers", "reduced gradient shard", plan.precision.accumulate, 1), trained, rank)
         )
+    if plan.model.buffers:
+        num_bytes = sum(buffer.nbytes for buffer in plan.model.buffers)
+        found.append(Holding("buffers", "rotary tables", "fp32", 0, 1, num_bytes, num_bytes))
     if plan.optimizer_spec.counters and not plan.model.states_only:
         found.append(_counters(plan, trained, rank))
     return tuple(found)
