@@ -5,6 +5,7 @@ each rank by another factor, without a word. So parts are a Tensor subclass that
 gradient is sharded shows a stand-in that refuses everything.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,11 +79,24 @@ class StandIn(Tensor):
 
 def part_of(piece: Tensor) -> Tensor:
     """``piece`` as a GradPart over the same memory."""
-    return piece.as_subclass(GradPart)
+    return _made(piece, GradPart)
 
 
 def stand_in(like: Tensor, name: str) -> Tensor:
     """A gradient that holds nothing, of the shape and dtype of parameter ``like``. Cost: one element."""
-    shown = placeholder(like).as_subclass(StandIn)
-    shown.param_name = name
+    shown = _made(placeholder(like), StandIn)
+    shown.param_name = name  # type: ignore[attr-defined]
     return shown
+
+
+def _made(x: Tensor, kind: type[Tensor]) -> Tensor:
+    """``x`` as an instance of ``kind``; a tensor that is of a subclass already, such as a fake one, of both classes."""
+    if type(x) is Tensor:
+        return x.as_subclass(kind)
+    x.__class__ = _both(kind, type(x))
+    return x
+
+
+@functools.cache
+def _both(kind: type, other: type) -> type:
+    return type(kind.__name__, (kind, other), {})

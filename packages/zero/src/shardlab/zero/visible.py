@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
+from shardlab.comm.base import same_memory
 from shardlab.zero.shown import ShardedGradError, part_of, stand_in
 from shardlab.zero.unit import FlatGroup, Member
 
@@ -86,7 +87,7 @@ class VisibleGrads:
         if not self.whole or group.master is not None or acc.dtype != p.dtype:
             if member.shown is None:
                 member.shown = stand_in(p, member.name)
-        elif member.shown is None or member.shown.data_ptr() != member.of(acc).data_ptr():
+        elif member.shown is None or not same_memory(member.shown, member.of(acc)):
             member.shown = member.of(acc).view(p.shape)
         p.grad = member.shown
 
