@@ -412,6 +412,10 @@ def wrong_arguments_raise_alike_everywhere(mesh: Mesh) -> None:
         (lambda: comm.send(f, size), ("dst_index", f"0..{size - 1}")),
         (lambda: comm.send(f, comm.index), ("itself",)),
         (lambda: comm.recv(f, comm.index), ("itself",)),
+        (lambda: comm.all_reduce(torch.zeros(1).expand(3)), ("x is expanded", "contiguous")),
+        (lambda: comm.all_gather(torch.zeros(1).expand(4 * size), f), ("out is expanded",)),
+        (lambda: comm.reduce_scatter(torch.zeros(2, 1).expand(2, 2), torch.zeros(4 * size)), ("out is expanded",)),
+        (lambda: comm.broadcast(torch.zeros(1).expand(3), 0), ("x is expanded",)),
         (lambda: comm.start_all_reduce(f.to("meta")), ("meta", "cpu")),
     ]
     if size > 1:

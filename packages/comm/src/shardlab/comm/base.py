@@ -113,6 +113,7 @@ class BaseCommunicator(ABC):
 
     def start_all_reduce(self, x: Tensor, op: ReduceOp = SUM) -> Operation:
         check.reducible(self, "all_reduce", x, op)
+        check.writable(self, "all_reduce", x)
         return self._start("all_reduce", partial(self._all_reduce, op), x, None, f"{op.value} of {check.describe(x)}")
 
     def _all_reduce(self, op: ReduceOp, out: Tensor, _: Tensor) -> Rounds:
@@ -165,7 +166,7 @@ class BaseCommunicator(ABC):
             yield self._exchange(arrive, leave)
 
     def start_broadcast(self, x: Tensor, src_index: int) -> Operation:
-        check.movable(self, "broadcast", x)
+        check.writable(self, "broadcast", x)
         check.peer(self, "broadcast", "src_index", src_index, other=False)
         detail = f"{check.describe(x)} from index {src_index}"
         source = src_index == self.index
@@ -196,7 +197,7 @@ class BaseCommunicator(ABC):
         return self._start("send", rounds, None, x, f"{check.describe(x)}, tag {tag}", peer=dst_index)
 
     def start_recv(self, x: Tensor, src_index: int, tag: int = 0) -> Operation:
-        check.movable(self, "recv", x)
+        check.writable(self, "recv", x)
         check.peer(self, "recv", "src_index", src_index)
 
         def rounds(out: Tensor, _: Tensor) -> Rounds:

@@ -10,7 +10,7 @@ from shardlab.comm.communicator import ReduceOp
 if TYPE_CHECKING:
     from shardlab.comm.base import BaseCommunicator
 
-__all__ = ["describe", "movable", "peer", "reducible", "sizes", "splits"]
+__all__ = ["describe", "movable", "peer", "reducible", "sizes", "splits", "writable"]
 
 
 def describe(x: Tensor) -> str:
@@ -24,6 +24,15 @@ def movable(comm: "BaseCommunicator", kind: str, x: Tensor, name: str = "x") -> 
         raise ValueError(f"{kind} on {comm}: {name} is on {x.device}, this backend moves {comm.device_type} tensors")
     if x.layout is not torch.strided:
         raise ValueError(f"{kind} on {comm}: {name} is {x.layout}; only dense tensors are moved, call to_dense() first")
+
+
+def writable(comm: "BaseCommunicator", kind: str, x: Tensor, name: str = "x") -> None:
+    """``x`` can be moved, and each of its elements has memory of its own."""
+    movable(comm, kind, x, name)
+    if not x.is_contiguous() and any(step == 0 and n > 1 for step, n in zip(x.stride(), x.shape, strict=True)):
+        raise ValueError(
+            f"{kind} on {comm}: {name} is expanded, several of its elements share memory; pass {name}.contiguous()"
+        )
 
 
 def reducible(comm: "BaseCommunicator", kind: str, x: Tensor, op: ReduceOp) -> None:
@@ -40,8 +49,9 @@ def reducible(comm: "BaseCommunicator", kind: str, x: Tensor, op: ReduceOp) -> N
 def sizes(comm: "BaseCommunicator", kind: str, whole: tuple[str, Tensor], part: tuple[str, Tensor]) -> None:
     """The whole holds exactly one part of each rank, in one dtype."""
     (whole_name, w), (part_name, p) = whole, part
-    movable(comm, kind, w, whole_name)
-    movable(comm, kind, p, part_name)
+    gathers = kind == "all_gather"
+    (writable if gathers else movable)(comm, kind, w, whole_name)
+    (movable if gathers else writable)(comm, kind, p, part_name)
     if w.dtype != p.dtype:
         raise ValueError(f"{kind} on {comm}: {whole_name} is {w.dtype}, {part_name} {p.dtype}; both must be the same")
     if w.numel() != p.numel() * comm.size:
@@ -64,7 +74,7 @@ def splits(
     comm: "BaseCommunicator", out: Tensor, inp: Tensor, out_splits: list[int] | None, in_splits: list[int] | None
 ) -> tuple[list[int], list[int]]:
     """Numels of the blocks of ``out`` and ``inp``, after checking that they add up."""
-    movable(comm, "all_to_all", out, "out")
+    writable(comm, "all_to_all", out, "out")
     movable(comm, "all_to_all", inp, "inp")
     if out.dtype != inp.dtype or out.shape[1:] != inp.shape[1:] or not out.dim() or not inp.dim():
         raise ValueError(

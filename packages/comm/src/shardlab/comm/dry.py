@@ -1,9 +1,10 @@
 """One rank of many, alone: nothing moves, everything is counted.
 
 The bytes posted are computed from the sizes that the real rounds would post, index by index; the buffers that the real
-rounds allocate are allocated, as one tensor each, so that a count of memory sees them. No round makes a tensor per rank,
-so that a group of thousands costs little more than a group of two. What would arrive does not: a gather repeats the own
-shard, which keeps guards and finite checks meaningful when tensors hold values; a reduction keeps the own contribution.
+rounds allocate are allocated, as one tensor each, so that a count of memory sees them. No round makes a tensor per
+rank, so that a group of thousands costs little more than a group of two. What would arrive does not: a gather repeats
+the own shard, which keeps guards and finite checks meaningful when tensors hold values; a reduction keeps the own
+contribution.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,8 @@ import hashlib
 import torch
 
 from shardlab.comm.communicator import Communicator
-from shardlab.comm.values import host_value
 from shardlab.comm.errors import DivergedError
+from shardlab.comm.values import host_value
 
 __all__ = ["agree"]
 

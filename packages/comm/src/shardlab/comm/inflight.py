@@ -15,9 +15,9 @@ from torch import Tensor
 
 from shardlab.comm.callsite import Site, call_site
 from shardlab.comm.check import describe
-from shardlab.comm.values import has_values
 from shardlab.comm.errors import BufferInFlightError
 from shardlab.comm.operation import Loan, flat
+from shardlab.comm.values import has_values
 
 __all__ = ["lend_in_flight", "poison"]
 
@@ -73,6 +73,8 @@ def _share_storage(a: Tensor, b: Tensor) -> bool:
 
 
 def _checksum(x: Tensor) -> int:
+    if x.dtype is torch.bool:
+        x = x.view(torch.uint8)  # copying a bool makes its byte 0 or 1
     return zlib.crc32(flat(x).view(torch.uint8).numpy().data)
 
 

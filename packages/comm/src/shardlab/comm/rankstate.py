@@ -1,7 +1,7 @@
 """Process-wide state that each lockstep rank has to itself, thread-wide state that it takes from its caller.
 
-    per rank, swapped at every hand-over   random state of torch (CPU), numpy and Python; default dtype; warnings filters
-    copied from the caller at the start    grad mode, inference mode, autocast, default device, FakeTensorMode
+    per rank, swapped at a hand-over      random state of torch (CPU), numpy and Python; default dtype; warnings filters
+    copied from the caller at the start   grad mode, inference mode, autocast, default device, FakeTensorMode
 
 CUDA's random state and torch's deterministic and matmul switches stay process-wide.
 """

@@ -28,6 +28,7 @@ from shardlab.comm.rankstate import GlobalState, ThreadState
 __all__ = ["RankThread", "Scheduler", "Unwind"]
 
 _OUTER_FRAMES = 5  # of threading and run_ranks, outside the program of a rank
+_LOOK_S = 0.5  # after which the caller's thread notices a signal that another thread has received
 _GRACE_S = 2.0  # for ranks to unwind after one failed or hangs
 
 
@@ -115,7 +116,7 @@ class Scheduler:
         """Wait for the end; raise when nothing has moved for ``timeout_s``."""
         while True:
             left_s = self._moved_s + self.timeout_s - time.monotonic()
-            if self._all_ended.wait(max(0.0, min(left_s, 3600.0))):
+            if self._all_ended.wait(max(0.0, min(left_s, _LOOK_S))):
                 return
             if time.monotonic() - self._moved_s >= self.timeout_s:
                 raise TimeoutError(self._describe_hang())

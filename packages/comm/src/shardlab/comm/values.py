@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from typing import Any
-
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
