@@ -1,7 +1,6 @@
 """Run a small program under a plain mpirun and see how the job ends."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+
+from tests.ranks.pool import find_mpirun
 
 
 @dataclass
@@ -19,17 +20,16 @@ class Ended:
     out: str
     err: str
     seconds: float
+    at: float  # by time.time()
 
 
 def mpirun(folder: Path, num_ranks: int, program: str, limit_s: float = 60, **env: str) -> Ended:
     """Run ``program`` on ``num_ranks`` ranks with no interpreter flag; kill the job after ``limit_s``."""
     script = folder / "program.py"
     script.write_text(dedent(program))
-    command = shutil.which("mpirun", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
-    assert command is not None, "mpirun is missing; install mpich"
     begin = time.monotonic()
     job = subprocess.Popen(
-        [command, "-n", str(num_ranks), sys.executable, str(script)],
+        [find_mpirun(), "-n", str(num_ranks), sys.executable, str(script)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -44,4 +44,4 @@ def mpirun(folder: Path, num_ranks: int, program: str, limit_s: float = 60, **en
         os.killpg(job.pid, signal.SIGKILL)
         out, err = job.communicate()
         code = None
-    return Ended(code, out, err, time.monotonic() - begin)
+    return Ended(code, out, err, time.monotonic() - begin, time.time())

@@ -12,10 +12,15 @@ process has its exit code, and whoever needs this rank raises RankLeftError.
 """
 
 import atexit
+import fcntl
 import os
 import signal
+import stat
+import struct
 import sys
+import termios
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -110,6 +115,8 @@ class Exits:
                 stream.flush()
         text = "".join(f"rank {self.leaver.rank}: {line}\n" for line in message.splitlines())
         os.write(2, text.encode(errors="backslashreplace"))
+        _await_reader(1)
+        _await_reader(2)
         self.leaver.abort(code)
         if _in_main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -134,6 +141,18 @@ class Exits:
             raise Exit(status)
 
         return exit
+
+
+def _await_reader(fd: int, limit_s: float = 1.0) -> None:
+    """Return when the launcher has read what was written: mpirun drops what is in its pipes when a job aborts."""
+    end = time.monotonic() + limit_s
+    try:
+        while stat.S_ISFIFO(os.fstat(fd).st_mode) and time.monotonic() < end:
+            if struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0] == 0:
+                return
+            time.sleep(0.001)
+    except OSError:
+        return  # closed
 
 
 def _in_main_thread() -> bool:
