@@ -69,6 +69,8 @@ class Reducer:
 
     def take(self, group: FlatGroup, member: Member, grad: Tensor) -> None:
         """Copy or add one local gradient into the send buffer."""
+        while any(sent.group is group for sent in self._under_way):  # late: until it is added, comm owns the buffer
+            self._add(self._under_way.popleft())
         if group.sending is None:
             group.sending = self.pool.take(group.dtypes.reduce, group.layout.numel)
         place = member.of(group.sending)
