@@ -75,8 +75,7 @@ class Mesh:
         """
         names = (axes,) if isinstance(axes, str) else tuple(axes)
         if names not in self._groups:
-            present = tuple(name for name in names if name in self.shape.axes)
-            self._groups[names] = self.world.group(self.shape.group(self.rank, *present), names)
+            self._groups[names] = self.world.group(self.shape.group(self.rank, *names), names)
         return self._groups[names]
 
     def __repr__(self) -> str:
