@@ -20,7 +20,7 @@ def clip_grad_norm_(optimizer: Optimizer, max_norm: float) -> torch.Tensor:
         max_norm: largest norm to let through.
 
     Returns:
-        The norm before clipping, fp32 scalar, the same on every rank.
+        The norm before clipping, fp32 scalar (fp64 if a gradient is fp64), the same on every rank.
 
     Cost: one all-reduce of 8 bytes, as a control message; reads every gradient once, writes it once if it clips.
     """
@@ -33,7 +33,7 @@ def clip_grad_norm_(optimizer: Optimizer, max_norm: float) -> torch.Tensor:
             scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
             for group in sharding.trained_groups:
                 if group.acc is not None:
-                    group.acc.mul_(scale.to(group.acc.dtype))
+                    group.acc.mul_(scale)  # a 0-dim factor is not rounded to the dtype of the gradients
     return norm
 
 
@@ -48,4 +48,5 @@ def _norm(sharding: Sharding) -> torch.Tensor:
     if sharding.stage.shards > 1:
         with comm.recorder.labelled(control=True):
             comm.all_reduce(squares)
-    return squares.sqrt().to(torch.float32)[0]
+    wide = any(group.dtypes.accumulate is torch.float64 for group in sharding.trained_groups)
+    return squares.sqrt().to(torch.float64 if wide else torch.float32)[0]
