@@ -1,0 +1,18 @@
+"""Equal bits need equal thread counts: the tests of zero compute on one, as the ranks of the pool do."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.ranks.conftest import mpi_ranks, pool
+
+__all__ = ["mpi_ranks", "one_thread", "pool"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
