@@ -120,7 +120,9 @@ def same(got: Weights, want: Weights, within: float = 0.0) -> None:
             assert torch.equal(got[name], want[name]), f"{name}: {(got[name] - want[name]).abs().max().item()}"
 
 
-def check(task: Task, stages: Iterable[int] = (0, 1, 2, 3), ranks: int = 2, within: float = 0.0, **options: Any) -> None:
+def check(
+    task: Task, stages: Iterable[int] = (0, 1, 2, 3), ranks: int = 2, within: float = 0.0, **options: Any
+) -> None:
     """The sharded twin ends where the plain process ends, at each stage, and the weights have moved."""
     want = plain(task, ranks)
     start = {name: p.detach().clone() for name, p in fresh(task).named_parameters()}
