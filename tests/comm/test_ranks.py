@@ -151,7 +151,7 @@ def test_polling_for_ever_is_no_progress() -> None:
         while not p.done():
             pass
 
-    with pytest.raises(TimeoutError, match="without handing over"):
+    with pytest.raises(TimeoutError, match="without a call that hands over"):
         run_ranks({"dp": 2}, main, timeout_s=0.3)
 
 
@@ -163,6 +163,16 @@ def test_slow_ranks_that_hand_over_are_not_killed() -> None:
         return mesh.rank
 
     assert run_ranks({"dp": 2}, main, timeout_s=0.4) == [0, 1]  # 0.6 s in all
+
+
+def test_a_rank_alone_need_not_hand_over() -> None:
+    def main(mesh: Mesh) -> int:
+        for _ in range(6):
+            time.sleep(0.05)
+            mesh["dp"].barrier("x")
+        return mesh.rank
+
+    assert run_ranks({"dp": 1}, main, timeout_s=0.2) == [0]
 
 
 def test_ctrl_c_ends_a_rank_that_computes() -> None:

@@ -84,6 +84,7 @@ class LockstepWorld:
     def check(self) -> None:
         """Raise if the run has failed elsewhere or an operation of this rank was dropped."""
         self._scheduler.check(self.rank)
+        self._scheduler.moved()
         if self.dropped:
             text, self.dropped = "; ".join(self.dropped), []
             raise CommError(f"rank {self.rank} dropped a Pending without wait(): {text}")

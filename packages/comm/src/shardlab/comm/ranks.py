@@ -17,10 +17,14 @@ def run_ranks(
 ) -> list[R]:
     """Call ``fn(mesh, *args)`` on every rank of a mesh, each rank a thread, one running at a time.
 
+    Ranks change only inside communicator calls. Known limits: a lock that the program holds over such a call (of
+    functools.cached_property on Python 3.11, of a logger) blocks the next rank that wants it, which ends in TimeoutError;
+    random state of CUDA and process-wide switches of torch are shared; modules, globals and arguments are shared too.
+
     Args:
         axes: size by axis name, such as ``{"dp": 4}``.
         fn: the program of one rank. Arguments are shared by all ranks, not copied.
-        timeout_s: longest time in which no rank starts to wait, resumes or ends; ``math.inf`` for a debugger.
+        timeout_s: longest time in which no rank makes a call, resumes or ends; ``math.inf`` for a debugger.
         seed: rank r starts with torch, numpy and Python generators seeded with ``seed + r``.
 
     Returns:

@@ -67,7 +67,7 @@ class Scheduler:
 
     Args:
         num_ranks: how many.
-        timeout_s: longest time in which no rank starts to wait, resumes or ends.
+        timeout_s: longest time in which no rank makes a call, resumes or ends.
         seed: rank r draws from generators seeded with ``seed + r``.
     """
 
@@ -90,12 +90,13 @@ class Scheduler:
         """Call ``body(rank)`` on each rank; return the results in rank order or raise the first exception."""
         inherited = ThreadState()
         self._caller = self._last_state = GlobalState.capture()
-        for rank in self.ranks:
-            rank.thread = threading.Thread(
-                target=self._main, args=(rank, body, inherited), name=f"rank {rank.rank}", daemon=True
-            )
-            rank.thread.start()
         try:
+            for rank in self.ranks:
+                main = (rank, body, inherited)
+                thread = threading.Thread(target=self._main, args=main, name=f"rank {rank.rank}", daemon=True)
+                thread.start()
+                rank.thread = thread
+            self.moved()
             self._pass_on()
             self._watch()
             for rank in self.ranks:
@@ -127,7 +128,7 @@ class Scheduler:
         frame = sys._current_frames().get(running.thread.ident or 0)
         stack = "  (no stack)\n" if frame is None else "".join(traceback.format_stack(frame)[_OUTER_FRAMES:])
         return (
-            f"rank {running.rank} of {len(self.ranks)} ran for {self.timeout_s:g} s without handing over. It is at\n"
+            f"rank {running.rank} of {len(self.ranks)} ran for {self.timeout_s:g} s without a call that hands over. It is at\n"
             f"{stack}Other ranks: {self.describe(but=running)}. A lock held over a communicator call looks like this"
         )
 
@@ -167,7 +168,7 @@ class Scheduler:
             rank.status = Status.ENDED
             if not self._abandoned:
                 self._last_state = GlobalState.capture(rank.state)
-                self._moved_s = time.monotonic()
+                self.moved()
                 self._pass_on()
 
     def _first_turn(self, rank: RankThread) -> None:
@@ -176,6 +177,10 @@ class Scheduler:
         if self._caller is not None and self._last_state is not None:
             self._caller.install(over=self._last_state)
         GlobalState.seed(self.seed + rank.rank)
+
+    def moved(self) -> None:
+        """Take note that the running rank is alive; polling alone is no sign of it."""
+        self._moved_s = time.monotonic()
 
     def check(self, rank: int) -> None:
         """Raise Unwind if another rank has failed; every communicator call starts with this.
@@ -196,6 +201,7 @@ class Scheduler:
         """Let others run until a round of this rank has ended; ``what`` is shown in a deadlock."""
         me = self.ranks[rank]
         self.check(rank)
+        self.moved()
         me.status, me.waits_for, me.site = Status.WAITING, what, call_site()
         self._hand_over(me)
         me.waits_for = me.site = None
@@ -210,7 +216,7 @@ class Scheduler:
         if self._ready:
             me.status = Status.READY
             self._ready.append(me)
-            self._hand_over(me, moved=False)
+            self._hand_over(me)
 
     def wake(self, rank: int) -> None:
         """A round that ``rank`` takes part in has ended: it may go on if it waits."""
@@ -219,9 +225,7 @@ class Scheduler:
             it.status = Status.READY
             self._ready.append(it)
 
-    def _hand_over(self, me: RankThread, moved: bool = True) -> None:
-        if moved:
-            self._moved_s = time.monotonic()
+    def _hand_over(self, me: RankThread) -> None:
         me.state = self._last_state = GlobalState.capture(me.state)
         self._pass_on()
         me.baton.acquire()
