@@ -5,10 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.ranks.conftest import mpi_ranks, pool
-
-__all__ = ["mpi_ranks", "one_thread", "pool"]
-
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
