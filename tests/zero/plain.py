@@ -1,4 +1,4 @@
-"""The judge of the life-cycle tests: one plain process that adds the ranks' chunks in rank order, and its sharded twin."""
+"""Judges the life-cycle tests: a plain process that adds the ranks' chunks in rank order, and its sharded twin."""
 
 from __future__ import annotations
 

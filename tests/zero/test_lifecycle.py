@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -232,7 +233,7 @@ class Quantised(nn.Module):
 
 
 def mlp(*sizes: int) -> nn.Module:
-    return nn.Sequential(*(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)))
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes)))
 
 
 def freeze(*names: str) -> Callable[[nn.Module], None]:

@@ -107,8 +107,7 @@ def inspect(model: nn.Module, name: str, what: str = "param") -> Tensor | None:
     sharding.visible.forget_cleared()
     _, group, member = sharding.find(name)
     if not member.numel and what in ("param", "master"):  # no rank owns a piece of it
-        dtype = group.dtypes.compute if what == "param" else group.dtypes.master
-        return torch.empty(member.param.shape, dtype=dtype)
+        return torch.empty(member.param.shape, dtype=group.dtypes.compute if what == "param" else group.dtypes.master)
     with torch.no_grad():
         pieces = _pieces(sharding, group, member, what)
         scalar = next((x for _, x in pieces if x.dim() == 0), None)

@@ -18,7 +18,7 @@ def digest(x: Tensor) -> Tensor:
     pad = -raw.numel() % 8
     words = torch.nn.functional.pad(raw, (0, pad)).view(torch.int64)
     total = torch.zeros((), dtype=torch.int64)
-    for at, chunk in enumerate(words.split(_CHUNK)):
+    for at, chunk in enumerate(words.split(_CHUNK)):  # type: ignore[no-untyped-call]
         weights = torch.arange(at * _CHUNK, at * _CHUNK + chunk.numel()).mul_(_ODD).bitwise_or_(1)
         total += (chunk * weights).sum()
     return total

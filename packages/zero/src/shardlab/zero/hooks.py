@@ -13,23 +13,40 @@ all of a unit's are  free it
 backward ends        free everything                                send the rest, agree, show gradients
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from torch.utils.hooks import RemovableHandle
 
 from shardlab.zero.backward import BackwardPass
 from shardlab.zero.gather import Gatherer
+from shardlab.zero.nested import differentiable
 from shardlab.zero.reduce import Reducer
 from shardlab.zero.saved import SavedTensors
 from shardlab.zero.unit import FlatGroup, Member, Unit, UnitState
 from shardlab.zero.visible import VisibleGrads
 
 __all__ = ["Hooks"]
+
+
+@dataclass(eq=False)
+class _Calls:
+    """The calls of one module that are under way, and the units that they need."""
+
+    needed: list[Unit] = field(default_factory=list)
+    entered: int = 0
+
+    def left(self) -> bool:
+        """A call ends; whether its beginning was seen: a user's pre-hook that runs before ours may have raised."""
+        if not self.entered:
+            return False
+        self.entered -= 1
+        return True
 
 
 class Hooks:
@@ -62,13 +79,15 @@ class Hooks:
                 for member in group.members:
                     self._attach_param(group, member)
         if gatherer is not None:
-            by_module: dict[nn.Module, list[Unit]] = {}
+            calls: dict[nn.Module, _Calls] = {}
             for unit in units:
                 for module in unit.modules:
-                    by_module.setdefault(module, []).append(unit)
-            for module, needed in by_module.items():
-                module.register_forward_pre_hook(partial(self._pre_forward, needed), prepend=True, with_kwargs=True)
-                module.register_forward_hook(partial(self._post_forward, needed), always_call=True)
+                    calls.setdefault(module, _Calls()).needed.append(unit)
+            for module, of in calls.items():
+                module.register_forward_pre_hook(partial(self._pre_forward, of), prepend=True, with_kwargs=True)
+                module.register_forward_hook(partial(self._post_forward, of), always_call=True)
+        self._root = _Calls()
+        self._on_leaves: list[RemovableHandle] = []  # hooks on leaf inputs, removed after backward
         model.register_forward_pre_hook(self._root_pre, prepend=True, with_kwargs=True)
         model.register_forward_hook(self._root_post, always_call=True)
 
@@ -98,6 +117,7 @@ class Hooks:
     # ---- modules -----------------------------------------------------------------------------------------------
 
     def _root_pre(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._root.entered += 1
         if self.gatherer is not None and self.saved is not None and not self.backward.running:
             self.saved.enter()
             if not any(unit.calls for unit in self.units):
@@ -111,13 +131,18 @@ class Hooks:
         return x.to(self.compute) if isinstance(x, Tensor) and x.is_floating_point() else x
 
     def _root_post(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not self._root.left():
+            return
         if self.saved is not None and not self.backward.running:
             self.saved.leave()
-        for x in _differentiable(output):
-            x.register_hook(lambda _: self.backward.begin())  # type: ignore[no-untyped-call]
+        for x in differentiable(output):
+            if not x.is_leaf:
+                x.register_hook(lambda _: self.backward.begin())  # type: ignore[no-untyped-call]
 
-    def _pre_forward(self, needed: list[Unit], module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _pre_forward(self, of: "_Calls", module: nn.Module, args: Any, kwargs: Any) -> None:
         assert self.gatherer is not None and self.saved is not None
+        needed = of.needed
+        of.entered += 1
         for unit in needed:  # counted before anything can raise: the post-forward hook runs in any case
             unit.calls += 1
         if not self.backward.running:
@@ -135,20 +160,28 @@ class Hooks:
             if unit.awaited_inputs == 0:
                 self._free_if_done(unit)
 
-        for x in _differentiable(inputs):
+        if not torch.is_grad_enabled():
+            return
+        for x in differentiable(inputs):
             unit.awaited_inputs += 1
-            x.register_hook(came)  # type: ignore[no-untyped-call]
+            handle = x.register_hook(came)  # type: ignore[no-untyped-call]
+            if x.is_leaf:  # it may outlive the step, and hooks would pile up on it
+                self._on_leaves.append(handle)
 
-    def _post_forward(self, needed: list[Unit], module: nn.Module, args: Any, output: Any) -> None:
+    def _post_forward(self, of: "_Calls", module: nn.Module, args: Any, output: Any) -> None:
         assert self.gatherer is not None and self.saved is not None
+        if not of.left():
+            return
+        needed = of.needed
         if not self.backward.running:
             self.saved.leave()
         for unit in needed:
             unit.calls -= 1
             if not (unit.calls or unit.held or unit.in_backward or self.backward.running):
                 self.gatherer.free(unit)
-        for x in _differentiable(output):
-            x.register_hook(self._reached(needed))  # type: ignore[no-untyped-call]
+        for x in differentiable(output):
+            if not x.is_leaf:  # a leaf is the user's own tensor, passed through
+                x.register_hook(self._reached(needed))  # type: ignore[no-untyped-call]
 
     def _reached(self, needed: list[Unit]) -> Callable[[Tensor], None]:
         """The gradient has reached a unit's output: gather it, also when a recompute will run no hooks of modules."""
@@ -165,6 +198,7 @@ class Hooks:
     # ---- backward ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self.tidy()
         self.visible.hide()
 
     def _end(self) -> None:
@@ -175,39 +209,39 @@ class Hooks:
         self.visible.show()
 
     def _fail(self) -> None:
+        """Show at once what is held, so that a clear by the user is seen; the rest waits for a time to communicate."""
         self.failed = True
+        self.visible.show()
 
     def _free_all(self) -> None:
         if self.gatherer is not None:
             for unit in self.units:
                 unit.in_backward, unit.awaited_inputs = False, 0
+            while self._on_leaves:
+                self._on_leaves.pop().remove()
             self.gatherer.free_idle()
 
+    def before_step(self) -> None:
+        """Nothing is gathered while the shards change: not even a unit fetched ahead for a use that did not come.
+
+        Raises:
+            RuntimeError: at stage 3, inside `gathered` or a forward; the values there would be old after the step.
+        """
+        self.tidy()
+        if self.gatherer is None:
+            return
+        busy = next((unit for unit in self.units if unit.calls or unit.held), None)
+        if busy is not None:
+            where = "gathered()" if busy.held else "a forward"
+            raise RuntimeError(
+                f"optimizer.step() inside {where}: unit {busy.name!r} would keep its old values; step outside"
+            )
+        self.gatherer.free_idle()
+
     def tidy(self) -> None:
-        """After a backward that raised: free what it gathered, drop its local gradients, show what was held before."""
+        """After a backward that raised: free what it had gathered and forget what it had not added yet."""
         if not self.failed:
             return
         self.failed = False
         self.reducer.abort()
         self._free_all()
-        self.visible.show()
-
-
-def _differentiable(tree: Any) -> list[Tensor]:
-    """The tensors of a nested structure through which a gradient will come."""
-    return [x for x in _tensors(tree) if x.requires_grad and not isinstance(x, nn.Parameter)]
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    """All tensors in nested lists, tuples, mappings and dataclasses."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, Mapping):
-        for x in tree.values():
-            yield from _tensors(x)
-    elif isinstance(tree, (list, tuple)):
-        for x in tree:
-            yield from _tensors(x)
-    elif is_dataclass(tree) and not isinstance(tree, type):
-        for item in fields(tree):
-            yield from _tensors(getattr(tree, item.name))

@@ -166,8 +166,10 @@ class Reducer:
         return set(used), set(late)
 
     def abort(self) -> None:
-        """A backward raised: forget its local gradients; what was added stays until the gradients are cleared."""
-        self._drain()
+        """A backward raised: forget what it had not added yet; what was added stays until the gradients are cleared."""
+        while self._under_way:
+            self._under_way.popleft().pending.wait()
+        self._fresh.clear()
         for unit in self.order:
             for group in unit.trained:
                 self.stage.after_reduce(group)

@@ -47,7 +47,8 @@ class StepHooks:
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._check_call(optimizer, args, kwargs)
-        self.hooks.tidy()
+        self._check_places()
+        self.hooks.before_step()
         for comm in self.comms:
             agree(comm, "step", "optimizer", 0)
         self.visible.forget_cleared()
@@ -80,6 +81,20 @@ class StepHooks:
                     f"now {not before}. "
                     "Shard a fresh model after changing what is trained"
                 )
+
+    def _check_places(self) -> None:
+        """Weights that were moved after `shard` would no longer be those that the optimizer updates."""
+        if not self.stage.keeps_full:
+            return
+        for group in (group for unit in self.units for group in unit.groups):
+            assert group.full is not None
+            place = group.full.untyped_storage()._cdata
+            for member in group.members:
+                if member.param.untyped_storage()._cdata != place:
+                    raise RuntimeError(
+                        f"parameter {member.name!r} was moved out of the buffer that the optimizer updates, by .to(), "
+                        ".half(), an assignment to .data or the like: do that before shard, or copy_ values into it"
+                    )
 
     def _first_non_finite(self) -> Member | None:
         """The first trained parameter, in registration order, whose gradient is not finite on any rank."""

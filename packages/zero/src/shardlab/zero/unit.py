@@ -146,6 +146,9 @@ class Unit:
     in_backward: bool = False
     awaited_inputs: int = 0
 
+    def __repr__(self) -> str:
+        return f"Unit({self.name!r}, {self.state.value}, {self.numel} elements)"
+
     def move(self, state: UnitState) -> None:
         """Change state; an illegal move is a fault of shardlab."""
         assert state in _MOVES[self.state], f"unit {self.name!r} cannot go from {self.state.value} to {state.value}"
