@@ -314,6 +314,20 @@ def test_init_gives_the_mesh_of_the_rank_and_others_over_the_same_world() -> Non
     run_ranks({"dp": 4}, main)
 
 
+def test_groups_of_two_meshes_over_the_same_ranks_are_apart() -> None:
+    """The first calls of both are under way at once, in another order on each rank."""
+
+    def main(mesh: Mesh) -> tuple[float, float]:
+        groups = [mesh["dp"], init({"dp": 2, "tp": 1})["dp"]]
+        values = [torch.tensor(1.0 + mesh.rank), torch.tensor(10.0 + mesh.rank)]
+        order = (0, 1) if mesh.rank == 0 else (1, 0)
+        for p in [groups[i].start_all_reduce(values[i]) for i in order]:
+            p.wait()
+        return values[0].item(), values[1].item()
+
+    assert run_ranks({"dp": 2}, main) == [(3.0, 21.0)] * 2
+
+
 def test_only_the_thread_of_a_rank_may_use_its_communicators() -> None:
     shared: dict[int, Mesh] = {}
 

@@ -18,8 +18,9 @@ def run_ranks(
     """Call ``fn(mesh, *args)`` on every rank of a mesh, each rank a thread, one running at a time.
 
     Ranks change only inside communicator calls. Known limits: a lock that the program holds over such a call (of
-    functools.cached_property on Python 3.11, of a logger) blocks the next rank that wants it, which ends in TimeoutError;
-    random state of CUDA and process-wide switches of torch are shared; modules, globals and arguments are shared too.
+    functools.cached_property on Python 3.11, of a logger) blocks the next rank that wants it, which ends in
+    TimeoutError; random state of CUDA and process-wide switches of torch are shared, and so are modules, globals and
+    arguments.
 
     Args:
         axes: size by axis name, such as ``{"dp": 4}``.

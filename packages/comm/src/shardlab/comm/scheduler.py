@@ -128,8 +128,8 @@ class Scheduler:
         frame = sys._current_frames().get(running.thread.ident or 0)
         stack = "  (no stack)\n" if frame is None else "".join(traceback.format_stack(frame)[_OUTER_FRAMES:])
         return (
-            f"rank {running.rank} of {len(self.ranks)} ran for {self.timeout_s:g} s without a call that hands over. It is at\n"
-            f"{stack}Other ranks: {self.describe(but=running)}. A lock held over a communicator call looks like this"
+            f"rank {running.rank} of {len(self.ranks)} ran for {self.timeout_s:g} s without a call that hands over. "
+            f"It is at\n{stack}Other ranks: {self.describe(but=running)}. A lock held over a communicator call looks like this"
         )
 
     def _abandon(self, error: BaseException) -> None:
