@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 
 from shardlab.comm import MAX, Mesh, agree, dry_mesh, recording, run_ranks
-from tests.comm.contract import wire_program
+from tests.comm.contract_counts import wire_program
 
 
 def counted(mesh: Mesh) -> list[tuple[str, str, int, int]]:

@@ -129,7 +129,8 @@ class Scheduler:
         stack = "  (no stack)\n" if frame is None else "".join(traceback.format_stack(frame)[_OUTER_FRAMES:])
         return (
             f"rank {running.rank} of {len(self.ranks)} ran for {self.timeout_s:g} s without a call that hands over. "
-            f"It is at\n{stack}Other ranks: {self.describe(but=running)}. A lock held over a communicator call looks like this"
+            f"It is at\n{stack}Other ranks: {self.describe(but=running)}. "
+            "A lock held over a communicator call looks like this"
         )
 
     def _abandon(self, error: BaseException) -> None:
