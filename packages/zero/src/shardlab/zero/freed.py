@@ -6,6 +6,7 @@ its storage to zero, turns a stray read into a segmentation fault.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,12 +17,23 @@ __all__ = ["FreedParameterError", "freed_type", "placeholder"]
 
 _READABLE = (
     *("shape", "dtype", "device", "layout", "ndim", "names", "is_leaf", "is_cpu", "is_cuda", "is_meta", "is_nested"),
-    *("is_sparse", "is_quantized", "requires_grad", "grad", "grad_fn", "grad_dtype", "output_nr", "_version"),
+    *(
+        "is_sparse",
+        "nbytes",
+        "itemsize",
+        "is_quantized",
+        "requires_grad",
+        "grad",
+        "grad_fn",
+        "grad_dtype",
+        "output_nr",
+        "_version",
+    ),
     *("_backward_hooks", "_post_accumulate_grad_hooks"),
 )
 _CALLABLE = (
     *("size", "dim", "ndimension", "numel", "nelement", "__len__", "element_size", "is_floating_point", "is_complex"),
-    *("is_signed", "requires_grad_", "register_hook", "register_post_accumulate_grad_hook"),
+    *("is_signed", "get_device", "requires_grad_", "register_hook", "register_post_accumulate_grad_hook"),
 )
 
 
@@ -61,7 +73,9 @@ def freed_type(kind: type) -> type:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         names = ", ".join(repr(_name(x)) for x in _freed_among(args, kwargs or {}))
-        called = getattr(func, "__qualname__", str(func)).removesuffix(".__get__")
+        called = getattr(func, "__name__", str(func))
+        if called in ("__get__", "__set__"):
+            called = getattr(func, "__self__", func).__name__
         raise FreedParameterError(
             f"{called}: parameter {names} is sharded and its values are not on this rank now. Read it inside "
             f"`with shardlab.zero.gathered(model, {names}):`; if a module's forward reads a parameter of "
@@ -72,7 +86,10 @@ def freed_type(kind: type) -> type:
     def describe(self: Any, **_: Any) -> str:
         return f"Parameter {_name(self)!r} of shape {tuple(self.shape)}, {self.dtype}: sharded, values not here now"
 
-    namespace = {"__torch_function__": classmethod(torch_function), "__repr__": describe}
+    def formatted(self: Any, spec: str) -> Any:
+        return describe(self) if not spec else Tensor.__format__(self, spec)  # type: ignore[no-untyped-call]
+
+    namespace = {"__torch_function__": classmethod(torch_function), "__repr__": describe, "__format__": formatted}
     return type(f"Freed{kind.__name__}", (kind,), namespace)
 
 
@@ -90,5 +107,12 @@ def _name(p: Any) -> str:
 
 
 def placeholder(like: Tensor) -> Tensor:
-    """A tensor of the shape of ``like`` over a single element. Cost: one element."""
-    return torch.empty((), dtype=like.dtype, device=like.device).expand(like.shape)
+    """A tensor of the shape of ``like`` over a single element. Cost: one element.
+
+    A few functions in C, such as torch.tensor(p), ask no subclass and read it: they find NaN, or the largest integer.
+    """
+    if like.dtype.is_floating_point or like.dtype.is_complex:
+        value = math.nan
+    else:
+        value = True if like.dtype is torch.bool else torch.iinfo(like.dtype).max
+    return torch.full((), value, dtype=like.dtype, device=like.device).expand(like.shape)

@@ -11,6 +11,7 @@ FlatGroup.acc      sum over micro-batches of reduced gradients, laid out like `s
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,8 @@ class Member:
     Attributes:
         kind: type of the parameter while live.
         used: some rank had a gradient for it in the last backward; a unit waits for these only.
-        arrived: it has a local gradient in ``FlatGroup.sending``.
+        arrived: it has a local gradient of this backward in ``FlatGroup.sending``.
+        kept: ``FlatGroup.sending`` holds local gradients of it from backwards inside `no_sync`.
         touched: it had a local gradient at any time in this backward.
         holds: ``FlatGroup.acc`` holds a gradient of it.
         shown: what `param.grad` shows while ``holds``.
@@ -61,6 +63,7 @@ class Member:
     kind: type
     used: bool = True
     arrived: bool = False
+    kept: bool = False
     touched: bool = False
     holds: bool = False
     shown: Tensor | None = None
@@ -115,10 +118,10 @@ class FlatGroup:
             yield member, part[at : at + stop - start]
 
     def clear_gaps(self, flat: Tensor) -> None:
-        """Zero what belongs to no arrived parameter in a buffer laid out like ``full``."""
+        """Zero what belongs to no parameter that has a local gradient in a buffer laid out like ``full``."""
         at = 0
         for member in self.members:
-            if member.arrived and member.numel:
+            if (member.arrived or member.kept) and member.numel:
                 flat[at : member.offset].zero_()
                 at = member.offset + member.numel
         flat[at:].zero_()
@@ -145,6 +148,12 @@ class Unit:
     held: int = 0
     in_backward: bool = False
     awaited_inputs: int = 0
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        raise TypeError(
+            "a sharded model cannot be copied or pickled: its hooks, buffers and ranks are its own. Copy it before "
+            "shard, or take model.state_dict(), at stage 3 inside `with shardlab.zero.gathered(model):`"
+        )
 
     def __repr__(self) -> str:
         return f"Unit({self.name!r}, {self.state.value}, {self.numel} elements)"
