@@ -26,6 +26,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn, Protocol
 
+from shardlab.comm.errors import CommError
+
 __all__ = ["Exits", "Leaver", "exit_code"]
 
 INTERRUPTED = 130
@@ -101,6 +103,8 @@ class Exits:
             self.end(exit_code(error) or 1, f"ended by {type(error).__name__}: {error}\n")
         try:
             unmatched = self.leaver.leave()
+        except CommError as problem:
+            self.end(1, f"{type(problem).__name__}: {problem}")
         except BaseException as problem:
             self.end(exit_code(problem) or 1, "".join(traceback.format_exception(problem)))
         if unmatched and self.leaver.rank == 0:

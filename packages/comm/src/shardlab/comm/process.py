@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shardlab.comm.exits import Exits
 from shardlab.comm.launcher import Launch, detect
 from shardlab.comm.mesh import Mesh, World
-from shardlab.comm.startup import mpi_is_running, set_threads, start_mpi
+from shardlab.comm.startup import mpi_has_ended, mpi_is_running, set_threads, start_mpi
 from shardlab.plan.mesh import MeshShape
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Process:
 
     def leave(self) -> list[str]:
         """End normally: joins MPI_Init if this rank never did, so that the others need not wait for it there."""
+        if mpi_has_ended():  # the program called MPI_Finalize itself, where the ranks have met
+            return []
         return self._over_mpi().leave()
 
     def abort(self, code: int) -> None:

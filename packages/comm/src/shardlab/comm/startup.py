@@ -16,7 +16,7 @@ from shardlab.comm.launcher import Launch
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["mpi_is_running", "set_threads", "start_mpi"]
+__all__ = ["mpi_has_ended", "mpi_is_running", "num_cores", "set_threads", "start_mpi"]
 
 
 def start_mpi(launch: Launch) -> "MPI.Intracomm":
@@ -41,8 +41,14 @@ def start_mpi(launch: Launch) -> "MPI.Intracomm":
 
 def mpi_is_running() -> bool:
     """True between MPI_Init and MPI_Finalize, whoever called them."""
-    MPI = getattr(sys.modules.get("mpi4py.MPI"), "MPI", sys.modules.get("mpi4py.MPI"))
+    MPI = sys.modules.get("mpi4py.MPI")
     return MPI is not None and bool(MPI.Is_initialized()) and not MPI.Is_finalized()
+
+
+def mpi_has_ended() -> bool:
+    """True after MPI_Finalize."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    return MPI is not None and bool(MPI.Is_finalized())
 
 
 def num_cores() -> int:

@@ -24,8 +24,8 @@ __all__ = ["Key", "Need", "Notice", "Post", "Waiting", "Watch", "deadlocked", "p
 
 Key = tuple[Hashable, ...]
 
-YIELD_S = 2e-3  # a waiter yields its core this long, then sleeps
-SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 1e-4, 1e-3
+YIELD_S = 2e-4  # a waiter yields its core this long, then sleeps
+SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 1e-3
 LOOK_S = 0.02  # between two looks at the notices of others
 REMINDER = 6  # report periods until a long wait is reported on stderr
 
@@ -154,7 +154,9 @@ def describe(key: Key, count: int) -> str:
 def pause(waited_s: float) -> None:
     """Leave the core to others for a moment that grows with the wait.
 
-    With as many ranks as cores or more, spinning inside MPI starves the very ranks that are waited for.
+    With as many ranks as cores or more, spinning inside MPI starves the very ranks that are waited for. Yielding is the
+    fastest while the ranks have the cores to themselves; beside other programs a yield costs a whole time slice, and
+    short sleeps are faster (see benchmarks/collectives.py).
     """
     if waited_s < YIELD_S:
         os.sched_yield()
