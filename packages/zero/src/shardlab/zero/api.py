@@ -175,6 +175,8 @@ def _settle(unit: Unit, stage: Stage0, pool: BufferPool) -> None:
 def no_sync(model: nn.Module) -> Iterator[None]:
     """Inside the block backward adds gradients locally; the first backward outside sums all of them over the ranks.
 
+    Until then `.grad` is a stand-in, and a step or a norm raises.
+
     Raises:
         ValueError: at stages 2 and 3, where no rank keeps whole gradients. There every backward is summed as it ends,
             so accumulation needs no such block.

@@ -26,6 +26,7 @@ def clip_grad_norm_(optimizer: Optimizer, max_norm: float) -> torch.Tensor:
     """
     sharding = sharding_of(optimizer)
     sharding.visible.forget_cleared()
+    sharding.reducer.check_summed()
     with torch.no_grad():
         norm = _norm(sharding)
         factor = max_norm / (float(host_value(norm, 0.0)) + 1e-6)

@@ -75,7 +75,7 @@ class Reducer:
             group.sending = self.pool.take(group.dtypes.reduce, group.layout.numel)
         place = member.of(group.sending)
         grad = grad.to_dense() if grad.is_sparse else grad
-        if member.arrived:
+        if member.arrived or member.kept:
             place.add_(grad.reshape(-1))
         else:
             place.copy_(grad.reshape(-1))
@@ -99,7 +99,8 @@ class Reducer:
             with self.comm.recorder.labelled(name=unit.name, micro_batch=self.micro_batch):
                 pending, part = self.stage.start_reduce(group, group.sending)
             for member in group.members:
-                member.arrived = False
+                member.touched |= member.kept
+                member.arrived = member.kept = False
             self._under_way.append(Sent(group, pending, part))
         while len(self._under_way) > len(unit.trained):
             self._add(self._under_way.popleft())
@@ -132,6 +133,9 @@ class Reducer:
     def end(self) -> None:
         """All gradients of this backward have arrived: send what is left, agree on what was used."""
         if not self.sync:
+            for member in self.members:
+                member.kept |= member.arrived
+                member.arrived = member.touched = False
             return
         while self._next < len(self.order):
             self._send(self.order[self._next])
@@ -165,6 +169,19 @@ class Reducer:
         used, late = ([m for m, flag in zip(self.members, row, strict=True) if flag] for row in host_list(flags, mine))
         return set(used), set(late)
 
+    def check_summed(self) -> None:
+        """Refuse to use gradients of which a part is only local.
+
+        Raises:
+            RuntimeError: names the first parameter that holds gradients from inside `no_sync`.
+        """
+        unsummed = next((m for m in reversed(self.members) if m.kept), None)
+        if unsummed is not None:
+            raise RuntimeError(
+                f"parameter {unsummed.name!r} holds gradients from inside no_sync that were not summed over the ranks: "
+                "run the last backward before a step outside no_sync, or clear the gradients"
+            )
+
     def abort(self) -> None:
         """A backward raised: forget what it had not added yet; what was added stays until the gradients are cleared."""
         while self._under_way:
@@ -174,5 +191,5 @@ class Reducer:
             for group in unit.trained:
                 self.stage.after_reduce(group)
                 for member in group.members:
-                    member.arrived = member.touched = False
+                    member.arrived = member.touched = member.kept = False
         self._next = 0

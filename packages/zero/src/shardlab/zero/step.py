@@ -1,6 +1,8 @@
 """What happens around `optimizer.step`: check gradients, let it update its pieces, make the weights whole again."""
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -44,6 +46,13 @@ class StepHooks:
         self._trainable = {m: m.param.requires_grad for unit in units for group in unit.groups for m in group.members}
         optimizer.register_step_pre_hook(self._before)
         optimizer.register_step_post_hook(self._after)
+        optimizer.__dict__["zero_grad"] = partial(self._zero_grad, optimizer.zero_grad)
+
+    def _zero_grad(self, theirs: Callable[..., None], set_to_none: bool = True) -> None:
+        """`optimizer.zero_grad`: clears a parameter also on ranks whose optimizer has no piece of it."""
+        theirs(set_to_none)
+        if set_to_none:
+            self.visible.clear()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._check_call(optimizer, args, kwargs)
@@ -52,6 +61,7 @@ class StepHooks:
         for comm in self.comms:
             agree(comm, "step", "optimizer", 0)
         self.visible.forget_cleared()
+        self.hooks.reducer.check_summed()
         bad = None if self.non_finite == "ignore" else self._first_non_finite()
         self._skip = bad is not None
         if bad is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from shardlab.comm.base import same_memory
-from shardlab.zero.shown import ShardedGradError, part_of, stand_in
+from shardlab.zero.shown import ShardedGradError, StandIn, part_of, stand_in
 from shardlab.zero.unit import FlatGroup, Member
 
 __all__ = ["VisibleGrads"]
@@ -41,10 +41,12 @@ class VisibleGrads:
         if p.grad is not None and p.grad is not member.shown:
             self._adopt(group, member, p.grad)
         elif member.holds and (p.grad is None or (segment is not None and segment.grad is None)):
-            member.holds = False
+            member.holds = member.kept = False
             if segment is not None:
                 segment.grad = None
-        if not member.holds:
+        elif member.kept and p.grad is None:
+            member.kept = False
+        if not (member.holds or member.kept):
             member.shown = None
 
     def _adopt(self, group: FlatGroup, member: Member, grad: Tensor) -> None:
@@ -58,7 +60,7 @@ class VisibleGrads:
         if group.acc is None:
             group.acc = group.shard.new_zeros(group.layout.shard_numel, dtype=group.dtypes.accumulate)
         member.of(group.acc).copy_(grad.reshape(-1))
-        member.holds = True
+        member.holds, member.kept = True, False
 
     def forget_cleared(self) -> None:
         """Forget what was cleared; what is still held stays visible."""
@@ -70,13 +72,17 @@ class VisibleGrads:
     def show(self) -> None:
         """Show every gradient that is held."""
         for group in self.groups:
-            if group.acc is None:
-                continue
             for member in group.members:
                 if member.holds:
                     self._show_param(group, member)
+                elif member.kept:
+                    member.shown = member.shown if member.shown is not None else stand_in(member.param, member.name)
+                    member.param.grad = member.shown
                 else:
-                    member.param.grad = member.shown = None
+                    member.shown = None
+                    set_grad(member.param, None)
+            if group.acc is None:
+                continue
             for member, piece in group.pieces_of(group.acc):
                 if member.segment is not None and member.segment is not member.param:
                     member.segment.grad = self._for_segment(group, member, piece)
@@ -87,7 +93,7 @@ class VisibleGrads:
         if not self.whole or group.master is not None or acc.dtype != p.dtype:
             if member.shown is None:
                 member.shown = stand_in(p, member.name)
-        elif member.shown is None or not same_memory(member.shown, member.of(acc)):
+        elif member.shown is None or isinstance(member.shown, StandIn) or not same_memory(member.shown, member.of(acc)):
             member.shown = member.of(acc).view(p.shape)
         p.grad = member.shown
 
@@ -106,7 +112,8 @@ class VisibleGrads:
         """Drop every gradient."""
         for group in self.groups:
             for member in group.members:
-                member.holds, member.shown = False, None
+                member.holds = member.kept = False
+                member.shown = None
                 set_grad(member.param, None)
                 if member.segment is not None:
                     set_grad(member.segment, None)
