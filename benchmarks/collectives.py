@@ -3,10 +3,10 @@
     mpirun -n 4 python benchmarks/collectives.py
 
 The limit of each line is MPI's own blocking call over the same bytes; for reduce_scatter and all_reduce that is the
-all-to-all, and all-to-all plus all-gather, which a rank-ordered sum needs at least (MPI's own reductions add in an order
-that depends on the number of ranks). Printed is the ratio of times, shardlab / MPI, as the median of interleaved pairs,
-with the bounds between which the median lies with 90 % confidence. Below 1: shardlab waits more cheaply than MPI, as it
-does when ranks outnumber cores.
+all-to-all, and all-to-all plus all-gather, which a rank-ordered sum needs at least (MPI's own reductions add in an
+order that depends on the number of ranks). Printed is the ratio of times, shardlab / MPI, as the median of interleaved
+pairs, with the bounds between which the median lies with 90 % confidence. Below 1: shardlab waits more cheaply than
+MPI, as it does when ranks outnumber cores.
 """
 
 import argparse

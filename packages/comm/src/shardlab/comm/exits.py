@@ -68,6 +68,7 @@ class Exits:
         self.leaver, self.pid = leaver, os.getpid()
         self.code: int | None = None  # of an uncaught sys.exit
         self._lock = threading.Lock()
+        self._ending: int | None = None  # the thread that ends the job
 
     def install(self) -> None:
         """Take over excepthook, threading.excepthook, sys.exit and atexit."""
@@ -112,8 +113,10 @@ class Exits:
 
     def end(self, code: int, message: str) -> NoReturn:
         """Print ``message`` with the rank, once, and end the job."""
-        if not self._lock.acquire(blocking=False):
-            threading.Event().wait()  # another thread is ending the job
+        me = threading.get_ident()
+        if not self._lock.acquire(blocking=False) and self._ending != me:
+            time.sleep(5)  # another thread is ending the job
+        self._ending = me  # an interrupt that arrives here comes back in: it must not wait for itself
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -125,6 +128,8 @@ class Exits:
         if _in_main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)  # mpirun ends a job of which one process dies by a signal
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)  # a handler of the program has taken SIGTERM
         os._exit(code)
 
     def _mine(self) -> bool:
