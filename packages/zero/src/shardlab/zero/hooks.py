@@ -14,7 +14,6 @@ backward ends        free everything                                send the res
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -28,25 +27,10 @@ from shardlab.zero.gather import Gatherer
 from shardlab.zero.nested import differentiable
 from shardlab.zero.reduce import Reducer
 from shardlab.zero.saved import SavedTensors
-from shardlab.zero.unit import FlatGroup, Member, Unit, UnitState
+from shardlab.zero.unit import Calls, FlatGroup, Member, Unit, UnitState
 from shardlab.zero.visible import VisibleGrads
 
 __all__ = ["Hooks"]
-
-
-@dataclass(eq=False)
-class _Calls:
-    """The calls of one module that are under way, and the units that they need."""
-
-    needed: list[Unit] = field(default_factory=list)
-    entered: int = 0
-
-    def left(self) -> bool:
-        """A call ends; whether its beginning was seen: a user's pre-hook that runs before ours may have raised."""
-        if not self.entered:
-            return False
-        self.entered -= 1
-        return True
 
 
 class Hooks:
@@ -79,14 +63,14 @@ class Hooks:
                 for member in group.members:
                     self._attach_param(group, member)
         if gatherer is not None:
-            calls: dict[nn.Module, _Calls] = {}
+            calls: dict[nn.Module, Calls] = {}
             for unit in units:
                 for module in unit.modules:
-                    calls.setdefault(module, _Calls()).needed.append(unit)
+                    calls.setdefault(module, Calls()).needed.append(unit)
             for module, of in calls.items():
                 module.register_forward_pre_hook(partial(self._pre_forward, of), prepend=True, with_kwargs=True)
                 module.register_forward_hook(partial(self._post_forward, of), always_call=True)
-        self._root = _Calls()
+        self._root = Calls()
         self._on_leaves: list[RemovableHandle] = []  # hooks on leaf inputs, removed after backward
         model.register_forward_pre_hook(self._root_pre, prepend=True, with_kwargs=True)
         model.register_forward_hook(self._root_post, always_call=True)
@@ -99,8 +83,14 @@ class Hooks:
             if grad is not None:
                 self._take(group, member, grad)
 
-        member.param.register_hook(lambda _: self.backward.begin())  # type: ignore[no-untyped-call]
-        member.param.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
+        def comes(_: Tensor) -> None:
+            self.backward.begin()
+            after: dict[int, Any] = member.param._post_accumulate_grad_hooks
+            if next(reversed(after)) != handle.id:  # a user's later hook is to see the gradient before it is taken
+                after[handle.id] = after.pop(handle.id)
+
+        member.param.register_hook(comes)  # type: ignore[no-untyped-call]
+        handle = member.param.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
 
     def _take(self, group: FlatGroup, member: Member, grad: Tensor) -> None:
         self.reducer.take(group, member, grad)
@@ -139,7 +129,7 @@ class Hooks:
             if not x.is_leaf:
                 x.register_hook(lambda _: self.backward.begin())  # type: ignore[no-untyped-call]
 
-    def _pre_forward(self, of: "_Calls", module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _pre_forward(self, of: Calls, module: nn.Module, args: Any, kwargs: Any) -> None:
         assert self.gatherer is not None and self.saved is not None
         needed = of.needed
         of.entered += 1
@@ -168,7 +158,7 @@ class Hooks:
             if x.is_leaf:  # it may outlive the step, and hooks would pile up on it
                 self._on_leaves.append(handle)
 
-    def _post_forward(self, of: "_Calls", module: nn.Module, args: Any, output: Any) -> None:
+    def _post_forward(self, of: Calls, module: nn.Module, args: Any, output: Any) -> None:
         assert self.gatherer is not None and self.saved is not None
         if not of.left():
             return

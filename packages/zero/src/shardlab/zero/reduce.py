@@ -149,7 +149,8 @@ class Reducer:
         for member in self._fresh:
             member.holds = member in used
         for member in self.members:
-            member.used = member in used
+            if used:  # else no parameter was asked for, which says nothing about the next backward
+                member.used = member in used
             member.touched = False
         self._fresh, self._next = [], 0
         self.micro_batch += 1

@@ -42,6 +42,11 @@ class GradPart(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is torch._amp_foreach_non_finite_check_and_unscale_:
+            raise ShardedGradError(
+                "GradScaler: each rank would look for overflow in its own part of the gradients and skip a step alone. "
+                "bf16 needs no loss scale; a step with gradients that are not finite is skipped on all ranks anyway"
+            )
         if getattr(func, "__name__", "") in _NORMS:
             raise ShardedGradError(
                 f"{func.__name__} of a part of a gradient: each rank holds another part, so this would differ "

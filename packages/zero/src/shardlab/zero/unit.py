@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from shardlab.plan.layout import Layout, ParamSpec
 from shardlab.zero.precision import Dtypes
 
-__all__ = ["FlatGroup", "Member", "Unit", "UnitState"]
+__all__ = ["Calls", "FlatGroup", "Member", "Unit", "UnitState"]
 
 
 class UnitState(Enum):
@@ -182,6 +182,21 @@ class Unit:
     def complete(self) -> bool:
         """Whether every gradient that the last backward had has arrived."""
         return all(member.arrived or not member.used for group in self.trained for member in group.members)
+
+
+@dataclass(eq=False)
+class Calls:
+    """The calls of one module that are under way, and the units that they need."""
+
+    needed: list[Unit] = field(default_factory=list)
+    entered: int = 0
+
+    def left(self) -> bool:
+        """A call ends; whether its beginning was seen: a user's pre-hook that runs before ours may have raised."""
+        if not self.entered:
+            return False
+        self.entered -= 1
+        return True
 
 
 def specs_of(params: dict[str, nn.Parameter], dtype: torch.dtype, trained: bool) -> list[ParamSpec]:
