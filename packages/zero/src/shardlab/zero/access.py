@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from shardlab.comm.communicator import MAX
 from shardlab.comm.values import host_value
 from shardlab.zero.digest import digest
+from shardlab.zero.gather import revive
 from shardlab.zero.sharding import Sharding, sharding_of
 from shardlab.zero.unit import FlatGroup, Member, Unit
 
@@ -45,12 +46,14 @@ def gathered(model: nn.Module, *names: str, write_from: int | None = None) -> It
             sharding.gatherer.need(unit)
     saved = sharding.hooks.saved
     before = {} if write_from is not None else {m: digest(m.param) for _, _, m in members}
+    sharding.reading.append(before)
     if saved is not None:
         saved.enter()
     try:
         yield
         _settle_edits(sharding, units, before, write_from)
     finally:
+        sharding.reading.pop()
         if saved is not None:
             saved.leave()
         for unit in units:
@@ -77,13 +80,17 @@ def _settle_edits(sharding: Sharding, units: list[Unit], before: dict[Member, Te
     with torch.no_grad():
         for group in (group for unit in units for group in unit.groups):
             assert group.full is not None
+            for member in group.strayed():  # an assignment to .data
+                member.of(group.full).copy_(member.param.reshape(-1))
+                revive(member.param, member.kind, member.of(group.full))
             with sharding.comm.recorder.labelled(name=group.unit.name):
                 sharding.comm.broadcast(group.full, write_from)
             own = group.part(group.full)
             if own.data_ptr() != group.shard.data_ptr():
                 group.shard.copy_(own)
-            if group.master is not None:
-                group.master.copy_(own)
+            group.take_edits()
+            for reading in sharding.reading:  # no surprise to a block around this one
+                reading.update({member: digest(member.param) for member in group.members if member in reading})
 
 
 def inspect(model: nn.Module, name: str, what: str = "param") -> Tensor | None:

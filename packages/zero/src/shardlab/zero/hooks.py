@@ -56,7 +56,7 @@ class Hooks:
     ) -> None:
         self.units, self.reducer, self.gatherer, self.visible, self.compute = units, reducer, gatherer, visible, compute
         self.backward = BackwardPass(self._begin, self._end, self._fail)
-        self.saved = SavedTensors(gatherer) if gatherer is not None else None
+        self.saved = SavedTensors(gatherer, self.backward.begin) if gatherer is not None else None
         self.failed = False  # a backward raised and has not been tidied up yet
         for unit in units:
             for group in unit.trained:

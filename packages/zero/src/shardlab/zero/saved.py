@@ -27,10 +27,12 @@ class SavedTensors:
 
     Args:
         gatherer: knows which storages belong to which unit.
+        on_unpack: called before a tensor of a unit is unpacked; in a backward that reaches no module and no trained
+            parameter it is the first to know.
     """
 
-    def __init__(self, gatherer: Gatherer) -> None:
-        self.gatherer = gatherer
+    def __init__(self, gatherer: Gatherer, on_unpack: Callable[[], None]) -> None:
+        self.gatherer, self.on_unpack = gatherer, on_unpack
         self._pushed: list[bool] = []  # one entry per nested call: whether it pushed
 
     def enter(self) -> None:
@@ -47,9 +49,14 @@ class SavedTensors:
         if self._pushed and self._pushed.pop():
             torch._C._autograd._pop_saved_tensors_default_hooks()
 
+    def _unpack(self, kept: Packed | Tensor) -> Tensor:
+        if isinstance(kept, Packed):
+            self.on_unpack()
+        return self.gatherer.unpack(kept)
+
     def _composed(self, top: Pair | None) -> Pair:
         """Hooks for the unit's tensors that pass all others on to ``top``."""
-        pack, unpack = self.gatherer.pack, self.gatherer.unpack
+        pack, unpack = self.gatherer.pack, self._unpack
         if top is None:
             return pack, unpack
         their_pack, their_unpack = top

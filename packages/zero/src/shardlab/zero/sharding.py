@@ -1,8 +1,8 @@
 """All that zero keeps for one sharded model, and how to find it again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shardlab.comm.communicator import Communicator
@@ -36,6 +36,7 @@ class Sharding:
     visible: VisibleGrads
     hooks: Hooks
     step: StepHooks
+    reading: list[dict[Member, Tensor]] = field(default_factory=list)  # of each `gathered` block: digests at its start
 
     def attach(self) -> None:
         """Make the model and the optimizer lead here."""

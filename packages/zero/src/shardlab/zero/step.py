@@ -93,18 +93,17 @@ class StepHooks:
                 )
 
     def _check_places(self) -> None:
-        """Weights that were moved after `shard` would no longer be those that the optimizer updates."""
+        """Take edits of the weights over; weights moved after `shard` would not be those that are updated."""
         if not self.stage.keeps_full:
             return
         for group in (group for unit in self.units for group in unit.groups):
-            assert group.full is not None
-            place = group.full.untyped_storage()._cdata
-            for member in group.members:
-                if member.param.untyped_storage()._cdata != place:
-                    raise RuntimeError(
-                        f"parameter {member.name!r} was moved out of the buffer that the optimizer updates, by .to(), "
-                        ".half(), an assignment to .data or the like: do that before shard, or copy_ values into it"
-                    )
+            for member in group.strayed():
+                raise RuntimeError(
+                    f"parameter {member.name!r} was moved out of the buffer that the optimizer updates, by .to(), "
+                    ".half(), an assignment to .data or the like: do that before shard, or copy_ values into it"
+                )
+            with torch.no_grad():
+                group.take_edits()
 
     def _first_non_finite(self) -> Member | None:
         """The first trained parameter, in registration order, whose gradient is not finite on any rank."""

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from shardlab.comm.values import host_value
 from shardlab.plan.layout import Layout, ParamSpec
 from shardlab.zero.precision import Dtypes
 
@@ -116,6 +117,20 @@ class FlatGroup:
         """Each owned member with its piece of a buffer laid out like ``shard``."""
         for member, start, stop, at in self.own:
             yield member, part[at : at + stop - start]
+
+    def strayed(self) -> Iterator[Member]:
+        """Members whose parameter lies elsewhere than in ``full``, because the user gave it other memory."""
+        assert self.full is not None
+        place = self.full.untyped_storage()._cdata
+        return (member for member in self.members if member.param.untyped_storage()._cdata != place)
+
+    def take_edits(self) -> None:
+        """Carry over to the master weights what was written into the weights that compute, and nothing else."""
+        if self.master is None:
+            return
+        kept = self.master.to(self.shard.dtype) == self.shard
+        if not host_value(kept.all(), True):
+            self.master.copy_(torch.where(kept, self.master, self.shard))
 
     def clear_gaps(self, flat: Tensor) -> None:
         """Zero what belongs to no parameter that has a local gradient in a buffer laid out like ``full``."""
