@@ -66,6 +66,11 @@ class LiveBytes(TorchDispatchMode):
         """Bytes alive now."""
         return self.storages.now_bytes
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; True would import the compiler, 2 s, at the first operation."""
+        return False
+
     def restart(self) -> None:
         """Forget the peak: it starts again from what is alive now."""
         self.peak_bytes = self.now_bytes
@@ -76,6 +81,8 @@ class LiveBytes(TorchDispatchMode):
         """Run the operation and look at its results."""
         with torch._C.DisableTorchFunctionSubclass():  # sharded gradients refuse to be touched by users, not by autograd
             result = func(*args, **(kwargs or {}))
+        if func is torch.ops.prim.device.default:  # asked at every step of every operation
+            return result
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self.storages.add(leaf)
