@@ -179,6 +179,7 @@ TASKS = {
     "conv": Task(lambda: ConvNet(norm=False), _numbers((3, 6, 6)), _classes),
     "batchnorm": Task(lambda: ConvNet(norm=True), _numbers((3, 6, 6)), _classes),
     "gpt": Task(GPT, _tokens, _next_token),
+    "gpt_deep": Task(lambda: GPT(layers=8), _tokens, _next_token),
     "hf_gpt2": Task(hf_gpt2, _tokens, _hugging_face),
     "hf_llama": Task(hf_llama, _tokens, _hugging_face),
     "hf_qwen2": Task(hf_qwen2, _tokens, _hugging_face),

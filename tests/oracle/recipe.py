@@ -32,6 +32,7 @@ class Recipe:
     """One training run, the same on every rank but for the batches.
 
     Attributes:
+        optimizer: a key of OPTIMIZERS, or the name of a class of torch.optim.
         options: keyword arguments of the optimizer, as pairs.
         groups: two parameter groups, matrices decayed and the rest not, with other learning rates.
         clip: largest norm, or None.
@@ -65,7 +66,7 @@ class Recipe:
         return self.task.loss(model, batch) / self.micro_batches
 
     def make_optimizer(self, params: Params) -> Optimizer:
-        make, options = OPTIMIZERS[self.optimizer], dict(self.options)
+        make, options = OPTIMIZERS.get(self.optimizer) or getattr(torch.optim, self.optimizer), dict(self.options)
         if not self.groups:
             return make(params, **options)
         listed = list(params)
