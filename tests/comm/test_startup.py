@@ -1,6 +1,9 @@
 """The settings before MPI_Init."""
 
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,29 @@ assert MPI.COMM_WORLD.allreduce(1) == 2
 def test_mpi_that_the_program_started_is_used(tmp_path: Path) -> None:
     ended = mpirun(tmp_path, 2, USERS_OWN)
     assert (ended.code, ended.err) == (0, "")
+
+
+FAULTS = """
+import resource, torch
+from shardlab.comm.startup import keep_freed_memory
+print(keep_freed_memory())
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_used_again_without_page_faults() -> None:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    seen = {}
+    for given in ({}, {"MALLOC_ARENA_MAX": "1"}):
+        out = subprocess.run([sys.executable, "-c", FAULTS], env={**own, **given}, capture_output=True, text=True)
+        kept, faults = out.stdout.split()
+        seen[kept] = int(faults)
+    pages = 2**26 // os.sysconf("SC_PAGESIZE")
+    assert seen["True"] < pages / 50
+    assert set(seen) == {"True", "False"}, "a MALLOC_ variable leaves the choice to its user"

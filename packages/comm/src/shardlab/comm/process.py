@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shardlab.comm.exits import Exits
 from shardlab.comm.launcher import Launch, detect
 from shardlab.comm.mesh import Mesh, World
-from shardlab.comm.startup import mpi_has_ended, mpi_is_running, set_threads, start_mpi
+from shardlab.comm.startup import keep_freed_memory, mpi_has_ended, mpi_is_running, set_threads, start_mpi
 from shardlab.plan.mesh import MeshShape
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Process:
 
             return SoloWorld()
         set_threads(self.launch)
+        keep_freed_memory()
         return self._over_mpi()
 
     def _over_mpi(self) -> "MpiWorld":
@@ -127,7 +128,8 @@ def init(axes: dict[str, int] | None = None, backend: str = "auto") -> Mesh:
 
     Under mpirun of MPICH, Open MPI or Slurm the ranks are its processes; alone, the world has one rank. Inside
     ``run_ranks`` it is the rank's own lockstep mesh. Under mpirun torch's threads are limited to the cores of this host
-    divided by its ranks, unless OMP_NUM_THREADS is set.
+    divided by its ranks, unless OMP_NUM_THREADS is set, and glibc keeps the memory of freed tensors for the next ones,
+    unless a MALLOC_ variable is set.
 
     Args:
         axes: size by axis name, one of them may be -1; None = {"dp": all ranks}. The same axes give the same Mesh

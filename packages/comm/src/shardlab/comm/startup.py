@@ -1,5 +1,6 @@
 """MPI_Init: before it, the settings; during it, a live Ctrl-C, though no Python signal handler runs there."""
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -16,7 +17,7 @@ from shardlab.comm.launcher import Launch
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["mpi_has_ended", "mpi_is_running", "num_cores", "set_threads", "start_mpi"]
+__all__ = ["keep_freed_memory", "mpi_has_ended", "mpi_is_running", "num_cores", "set_threads", "start_mpi"]
 
 
 def start_mpi(launch: Launch) -> "MPI.Intracomm":
@@ -29,7 +30,7 @@ def start_mpi(launch: Launch) -> "MPI.Intracomm":
         import mpi4py
 
         mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # initialised below, finalised by mpi4py at exit
-    if launch.local_size >= num_cores():
+    if launch.local_size > num_cores():
         os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
     from mpi4py import MPI
 
@@ -60,6 +61,22 @@ def set_threads(launch: Launch) -> None:
     """Share the cores of this host between its ranks, unless OMP_NUM_THREADS says otherwise."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, num_cores() // launch.local_size))
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep large blocks that are freed, unless a MALLOC_ variable or another allocator decides.
+
+    By default each large tensor is mapped anew and the kernel clears it page by page, which takes several times as long
+    as filling it; a training step makes the same tensors over and over. The process then stays as large as its peak.
+
+    Returns:
+        True if it could be set.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    trim_threshold, mmap_max = -1, -4  # names of <malloc.h>: M_TRIM_THRESHOLD, M_MMAP_MAX
+    return bool(mallopt(trim_threshold, -1)) and bool(mallopt(mmap_max, 0))
 
 
 @contextmanager

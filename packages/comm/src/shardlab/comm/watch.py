@@ -10,7 +10,6 @@ that another member of the set (or a leaver) had not entered when it posted. For
 other member must have gone on before; so none has ended. A slow rank is in no such set and is never taken for dead.
 """
 
-import os
 import sys
 import time
 from collections import Counter
@@ -24,7 +23,7 @@ __all__ = ["Key", "Need", "Notice", "Post", "Waiting", "Watch", "deadlocked", "p
 
 Key = tuple[Hashable, ...]
 
-YIELD_S = 2e-4  # a waiter yields its core this long, then sleeps
+SPIN_S = 2e-5  # a waiter polls this long without a pause, then sleeps between polls
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 1e-3
 LOOK_S = 0.02  # between two looks at the notices of others
 REMINDER = 6  # report periods until a long wait is reported on stderr
@@ -154,13 +153,11 @@ def describe(key: Key, count: int) -> str:
 def pause(waited_s: float) -> None:
     """Leave the core to others for a moment that grows with the wait.
 
-    With as many ranks as cores or more, spinning inside MPI starves the very ranks that are waited for. Yielding is the
-    fastest while the ranks have the cores to themselves; beside other programs a yield costs a whole time slice, and
-    short sleeps are faster (see benchmarks/collectives.py).
+    Where ranks outnumber cores, spinning starves the very ranks that are waited for. Short sleeps are chosen by
+    measurement: sched_yield is faster while ranks have the cores to themselves, but beside other programs each call costs a time
+    slice of some milliseconds (see benchmarks/collectives.py).
     """
-    if waited_s < YIELD_S:
-        os.sched_yield()
-    else:
+    if waited_s > SPIN_S:
         time.sleep(min(max(SHORTEST_SLEEP_S, waited_s / 50), LONGEST_SLEEP_S))
 
 
