@@ -154,8 +154,8 @@ def pause(waited_s: float) -> None:
     """Leave the core to others for a moment that grows with the wait.
 
     Where ranks outnumber cores, spinning starves the very ranks that are waited for. Short sleeps are chosen by
-    measurement: sched_yield is faster while ranks have the cores to themselves, but beside other programs each call costs a time
-    slice of some milliseconds (see benchmarks/collectives.py).
+    measurement: sched_yield is faster while ranks have the cores to themselves, but beside other programs each call
+    costs a time slice of some milliseconds (see benchmarks/collectives.py).
     """
     if waited_s > SPIN_S:
         time.sleep(min(max(SHORTEST_SLEEP_S, waited_s / 50), LONGEST_SLEEP_S))
