@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from shardlab.comm.communicator import Communicator
@@ -13,13 +12,14 @@ from shardlab.comm.protocols import GradSink, ShardStore
 from shardlab.plan.layout import Layout
 from shardlab.plan.placement import ParamInfo
 from shardlab.zero import optimizer as optim
+from shardlab.zero.checks import MARK, check_arguments
 from shardlab.zero.digest import check_same_start
 from shardlab.zero.gather import Gatherer, release, revive
 from shardlab.zero.hooks import Hooks
 from shardlab.zero.pool import BufferPool
 from shardlab.zero.precision import Dtypes, Precision, own_dtypes
 from shardlab.zero.reduce import Reducer
-from shardlab.zero.sharding import Sharding, is_sharded, sharding_of
+from shardlab.zero.sharding import Sharding, sharding_of
 from shardlab.zero.stage0 import Stage0
 from shardlab.zero.stage1 import Stage1
 from shardlab.zero.stage2 import Stage2
@@ -74,7 +74,7 @@ def shard(
 
     Source: Rajbhandari et al. 2020, ZeRO, sections 5 and 7.
     """
-    _check_arguments(model, stage, store)
+    check_arguments(model, stage, store)
     comms = [comm] if replicas is None else [comm, replicas]
     instance = optim.made(optimizer, model)
     optim.check_kind(instance, stage)
@@ -103,28 +103,6 @@ def shard(
     )
     parts.attach()
     return model, instance
-
-
-def _check_arguments(model: nn.Module, stage: int, store: ShardStore | None) -> None:
-    if stage not in range(len(STAGES)):
-        raise ValueError(f"stage is {stage!r}, valid are 0, 1, 2, 3")
-    if store is not None:
-        raise ValueError("store: keeping shards elsewhere is not built yet; leave it out")
-    if any(is_sharded(module) for module in model.modules()):
-        raise ValueError("the model, or a part of it, is already sharded; shard the whole model once")
-    params = dict(model.named_parameters())
-    if not params:
-        raise ValueError(f"{type(model).__name__} has no parameters to shard")
-    for name, p in params.items():
-        if isinstance(p, UninitializedParameter):
-            raise ValueError(f"parameter {name!r} is not initialised: run one forward of the lazy module before shard")
-        if p.is_meta:
-            raise ValueError(
-                f"parameter {name!r} is on the meta device and holds no values: materialise and initialise the "
-                "model before shard"
-            )
-        if p.is_complex() and p.requires_grad:
-            raise ValueError(f"parameter {name!r} is {p.dtype}: train its torch.view_as_real instead")
 
 
 def _make_unit(
@@ -164,6 +142,7 @@ def _settle(unit: Unit, stage: Stage0, pool: BufferPool) -> None:
             stage.settle(group, full)
             for member in group.members:
                 revive(member.param, member.kind, member.of(full))
+                setattr(member.param, MARK, unit.name)
                 if not stage.keeps_full:
                     release(member.param, member.kind)
             for dtype in {group.dtypes.compute, group.dtypes.reduce} if group.trained else {group.dtypes.compute}:

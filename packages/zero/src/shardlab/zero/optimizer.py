@@ -32,6 +32,10 @@ ELEMENTWISE: tuple[type[Optimizer], ...] = (
 """Optimizers that treat each element by itself, so that a piece is updated as the whole would be."""
 
 
+_COUNTS = ("step", "mu_product", "eta", "mu")
+"""States of torch's optimizers that belong to a parameter as a whole; of a scalar one they have the shape, too."""
+
+
 def check_kind(optimizer: Optimizer, stage: int) -> None:
     """Refuse optimizers that need whole tensors where only pieces exist.
 
@@ -114,7 +118,7 @@ def _cut_state(optimizer: Optimizer, p: Tensor, group: FlatGroup, member: Member
     start, stop = next((start, stop) for owner, start, stop, _ in group.own if owner is member)
     cut_state = optimizer.state[member.segment]
     for key, value in state.items():
-        if isinstance(value, Tensor) and value.shape == p.shape and value.dim():
+        if isinstance(value, Tensor) and value.shape == p.shape and not (p.dim() == 0 and key in _COUNTS):
             value = value.to(group.dtypes.master, copy=True).reshape(-1)[start:stop].clone()
             value = value.view(p.shape) if whole else value
         cut_state[key] = value
@@ -135,7 +139,7 @@ def made(optimizer: Optimizer | Factory, model: nn.Module) -> Optimizer:
         raise TypeError(
             f"optimizer is {type(optimizer).__name__}; give a torch optimizer or a function of the parameters"
         )
-    result: Any = optimizer(model.parameters())
+    result: Any = optimizer(list(model.parameters()))
     if not isinstance(result, Optimizer):
         raise TypeError(f"the optimizer factory returned {type(result).__name__}, expected a torch.optim.Optimizer")
     return result

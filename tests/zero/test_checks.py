@@ -1,0 +1,99 @@
+"""What `shard` refuses before it touches anything."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shardlab.comm import Mesh, run_ranks
+from shardlab.zero import shard
+from tests.zero.plain import Task, check, numbers
+
+STAGES = pytest.mark.parametrize("stage", [0, 1, 2, 3])
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gain, self.last = nn.Linear(6, 5), nn.Parameter(torch.tensor(1.5)), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)) * self.gain)
+
+
+def loss(model: nn.Module, step: int, rank: int) -> Tensor:
+    return model(numbers(3, 6, step=step, rank=rank)).square().mean()
+
+
+def sgd(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1)
+
+
+def refused(
+    model: nn.Module, optimizer: object, match: str, stage: int = 3, error: type = ValueError, **options: object
+) -> None:
+    def body(mesh: Mesh) -> None:
+        with pytest.raises(error, match=match):
+            shard(model, optimizer, mesh["dp"], stage=stage, **options)  # type: ignore[arg-type]
+
+    run_ranks({"dp": 1}, body)
+
+
+@pytest.mark.parametrize("stage", [-1, 4, "3", None])
+def test_an_unknown_stage_is_refused(stage: object) -> None:
+    refused(Net(), sgd, r"stage is .*valid are 0, 1, 2, 3", stage=stage)  # type: ignore[arg-type]
+
+
+def test_parameters_without_values_are_refused_by_name() -> None:
+    with torch.device("meta"):
+        on_meta = Net()
+    refused(on_meta, sgd, r"'gain'.*meta device.*before shard")
+    refused(nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3)), sgd, r"'1\.weight' is not initialised")
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    refused(nn.Tanh(), sgd, "Tanh has no parameters")
+
+
+@STAGES
+def test_sharding_twice_is_refused(stage: int) -> None:
+    """The whole again, a part of it, or a model that holds it."""
+
+    def body(mesh: Mesh) -> None:
+        model, _ = shard(Net(), sgd, mesh["dp"], stage=stage)
+        for again in (model, model.first, nn.Sequential(model, nn.Linear(2, 2))):
+            with pytest.raises(ValueError, match="already sharded"):
+                shard(again, sgd, mesh["dp"], stage=stage)
+
+    run_ranks({"dp": 1}, body)
+
+
+def test_two_parameters_over_one_memory_are_refused_by_name() -> None:
+    """Plain torch updates them as one; in a flat buffer they would part without a word."""
+    model = Net()
+    model.copy = nn.Linear(6, 5)
+    model.copy.weight = nn.Parameter(model.first.weight.data)
+    refused(model, sgd, r"'first\.weight'.*'copy\.weight'.*one nn\.Parameter")
+    model = Net()
+    model.last.weight = nn.Parameter(model.first.weight.data.reshape(-1)[:10].view(2, 5))
+    refused(model, sgd, r"'first\.weight'.*'last\.weight'.*one nn\.Parameter", stage=0)
+    model = Net()
+    model.register_buffer("seen", model.first.weight.detach().t())
+    refused(model, sgd, r"'first\.weight'.*'seen'")
+
+
+def test_parameters_side_by_side_in_one_memory_are_fine() -> None:
+    def prepare(model: nn.Module) -> None:
+        flat = torch.cat([model.first.weight.detach().reshape(-1), model.last.weight.detach().reshape(-1)])
+        model.first.weight = nn.Parameter(flat[:30].view(5, 6))
+        model.last.weight = nn.Parameter(flat[30:].view(2, 5))
+
+    check(Task(Net, loss, prepare=prepare), stages=(0, 3))
+
+
+@STAGES
+def test_gradients_from_before_are_refused_by_name(stage: int) -> None:
+    model = Net()
+    loss(model, 0, 0).backward()
+    refused(model, sgd, r"'gain'.*zero_grad\(\) before shard", stage=stage)
