@@ -1,8 +1,8 @@
 """What the reference layers save for backward, hold for a moment, and compute.
 
 `saved_tensors` lists the storages that autograd keeps, each once, in the layer whose forward keeps it first; parameters
-and the rotary tables (buffers of the model) are not among them. The lists hold for PyTorch's CPU kernels and are
-checked to the byte against saved-tensor hooks. Where a GPU kernel keeps something else, the comment says so.
+and the rotary tables (buffers of the model) are not among them. For PyTorch's CPU kernels the lists are checked to the
+byte against saved-tensor hooks. Fused CUDA kernels keep less of a norm; their lists are formulas, not yet checked.
 
 Legend: B micro-batch, S sequence, T = B S tokens, H hidden, F feed-forward, V vocabulary, N heads, K key-value heads,
 D head width.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from shardlab.plan.dtypes import itemsize
@@ -26,11 +27,13 @@ class Batch:
         rows: Samples in the micro-batch.
         seq: Tokens of each sample; 1 for models without a sequence.
         dtype: Compute dtype.
+        kernels: `cpu`, whose lists are checked, or `cuda`, whose lists are read off the kernels' signatures.
     """
 
     rows: int
     seq: int
     dtype: str = "fp32"
+    kernels: str = "cpu"
 
     @property
     def tokens(self) -> int:
@@ -39,6 +42,11 @@ class Batch:
 
 
 Saved = tuple[SavedTensor, ...]
+
+
+def _wide(batch: Batch) -> str:
+    """Return the dtype of statistics and of the loss."""
+    return "fp64" if batch.dtype == "fp64" else "fp32"
 
 
 def _embedding(layer: LayerSpec, batch: Batch) -> Saved:
@@ -51,18 +59,23 @@ def _positions(layer: LayerSpec, batch: Batch) -> Saved:
 
 def _layer_norm(name: str, layer: LayerSpec, batch: Batch) -> Saved:
     # The CPU kernel keeps mean and 1/std in the dtype of the input; CUDA keeps both in fp32.
-    stats = (batch.rows, batch.seq, 1)
+    stats, kept = (batch.rows, batch.seq, 1), _wide(batch) if batch.kernels == "cuda" else batch.dtype
     return (
         SavedTensor(f"{name} input", (batch.rows, batch.seq, layer.dims["hidden"]), batch.dtype),
-        SavedTensor(f"{name} mean", stats, batch.dtype),
-        SavedTensor(f"{name} 1/std", stats, batch.dtype),
+        SavedTensor(f"{name} mean", stats, kept),
+        SavedTensor(f"{name} 1/std", stats, kept),
     )
 
 
 def _rms_norm(name: str, layer: LayerSpec, batch: Batch) -> Saved:
     # The composite CPU kernel computes in fp32: it keeps its input (widened, unless it is wide) and the normalised one.
-    wide = "fp64" if batch.dtype == "fp64" else "fp32"
-    shape = (batch.rows, batch.seq, layer.dims["hidden"])
+    # The fused CUDA kernel keeps its input as it is, and no normalised one.
+    wide, shape = _wide(batch), (batch.rows, batch.seq, layer.dims["hidden"])
+    if batch.kernels == "cuda":
+        return (
+            SavedTensor(f"{name} input", shape, batch.dtype),
+            SavedTensor(f"{name} 1/rms", (batch.rows, batch.seq, 1), wide),
+        )
     return (
         SavedTensor(f"{name} input", shape, wide),
         SavedTensor(f"{name} 1/rms", (batch.rows, batch.seq, 1), wide),
@@ -73,10 +86,9 @@ def _rms_norm(name: str, layer: LayerSpec, batch: Batch) -> Saved:
 def _attention(layer: LayerSpec, batch: Batch) -> Saved:
     # Flash attention keeps its output, which a GPT block's projection keeps too, and one log-sum-exp per query.
     heads, head_dim = layer.dims["heads"], layer.dims["head_dim"]
-    wide = "fp64" if batch.dtype == "fp64" else "fp32"
     return (
         SavedTensor("attention output", (batch.rows, batch.seq, heads, head_dim), batch.dtype),
-        SavedTensor("attention log-sum-exp", (batch.rows, heads, batch.seq), wide),
+        SavedTensor("attention log-sum-exp", (batch.rows, heads, batch.seq), _wide(batch)),
     )
 
 
@@ -110,8 +122,8 @@ def _llama_block(layer: LayerSpec, batch: Batch) -> Saved:
         act("rotated k", key),
         act("v", key),
         *_attention(layer, batch),
-        # Rotated queries lie head by head, so does the output of attention, and the projection's input is a copy of it.
-        act("o input", dims["heads"] * dims["head_dim"]),
+        # Rotated queries lie head by head; on CPU so does attention's output, and the projection needs a copy.
+        *((act("o input", dims["heads"] * dims["head_dim"]),) if batch.kernels == "cpu" else ()),
         *_rms_norm("norm2", layer, batch),
         act("gate and up input", dims["hidden"]),
         act("silu input", dims["ffn"]),
@@ -127,7 +139,7 @@ def _linear_head(layer: LayerSpec, batch: Batch) -> Saved:
 
 def _cross_entropy(layer: LayerSpec, batch: Batch) -> Saved:
     # Computed over fp32 logits whatever the compute dtype is.
-    wide = "fp64" if batch.dtype == "fp64" else "fp32"
+    wide = _wide(batch)
     return (
         SavedTensor("log-probabilities", (batch.tokens, layer.dims["vocab"]), wide),
         SavedTensor("targets", (batch.tokens,), "int64"),
@@ -169,6 +181,12 @@ def saved_tensors(layer: LayerSpec, batch: Batch) -> Saved:
 
 def saved_bytes(layer: LayerSpec, batch: Batch) -> int:
     """Return the bytes that the forward pass of a layer keeps for its backward pass."""
+    return _saved_bytes(layer.kind, tuple(layer.dims.items()), batch)
+
+
+@lru_cache(maxsize=256)
+def _saved_bytes(kind: str, dims: tuple[tuple[str, int], ...], batch: Batch) -> int:
+    layer = LayerSpec("", kind, dims=dict(dims))
     return sum(tensor.nbytes for tensor in saved_tensors(layer, batch))
 
 

@@ -59,6 +59,8 @@ def dtype_name(name: object) -> str:
     Raises:
         ValueError: If the name is unknown; the message holds the nearest known one.
     """
+    if isinstance(name, str) and name in ITEMSIZE:
+        return name
     text = str(name).removeprefix("torch.").removeprefix("numpy.").lower()
     text = _ALIASES.get(text, text)
     if text not in ITEMSIZE:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardlab.plan.action import Action, Op
 from shardlab.plan.blocks import checkpoint_tensors, saved_bytes, transient_bytes
@@ -51,15 +51,16 @@ class Footprint:
         return sum(self.by_category.values())
 
 
-def footprint(actions: Sequence[Action], plan: Plan, rank: int = 0) -> Footprint:
+def footprint(actions: Sequence[Action], plan: Plan, rank: int = 0, kernels: str = "cpu") -> Footprint:
     """Fold a program into the peak of a step that is not the first: the pool is warm.
 
     Args:
         actions: The program; all micro-batches after the first repeat it.
         plan: The plan it comes from.
         rank: dp rank.
+        kernels: Whose activations: `cpu` or `cuda`.
     """
-    walk = _Walk(plan, rank)
+    walk = _Walk(plan, rank, kernels)
     for action in actions:
         walk.run(action)
     walk.best, walk.most_saved = None, 0
@@ -96,15 +97,17 @@ class _Pool:
 class _Walk:
     """What is alive while one walks through a program."""
 
-    def __init__(self, plan: Plan, rank: int) -> None:
+    def __init__(self, plan: Plan, rank: int, kernels: str) -> None:
+        self.batch = replace(plan.batch, kernels=kernels)
         self.plan, self.shape, self.state = plan, StepShape.of(plan), state_bytes(plan, rank)
         use, flat = plan.precision, [group for groups in flat_groups(plan).values() for group in groups]
         borrows = [{use.compute, use.reduce} if group.trained else {use.compute} for group in flat]
         sizes = [(dtype, group.layout.numel) for group, dtypes in zip(flat, borrows, strict=True) for dtype in dtypes]
         self.pool = _Pool(Counter(sizes))
         self.saved: dict[tuple[int | None, str], int] = {}
-        self.gathered: set[str] = set()
-        self.sending: set[str] = set()
+        self.saved_bytes = 0
+        self.gathered: dict[str, int] = {}
+        self.sending: dict[str, int] = {}
         self.arriving: str | None = None
         self.best: tuple[dict[str, int], Action | None] | None = None
         self.most_saved = 0
@@ -112,15 +115,13 @@ class _Walk:
     def run(self, action: Action) -> None:
         """Let one action add, count what is alive, let it remove."""
         self._begin(action)
-        saved = sum(self.saved.values())
-        self.most_saved = max(self.most_saved, saved)
+        self.most_saved = max(self.most_saved, self.saved_bytes)
         activations, buffers = self._temporaries(action)
-        use = self.plan.precision
-        buffers += self.pool.kept_bytes + sum(self._whole(unit, use.reduce, trained=True) for unit in self.sending)
+        buffers += self.pool.kept_bytes + sum(self.sending.values())
         now = {
             **self.state,
-            "activations": saved + activations,
-            "gathered": sum(self._whole(unit, use.compute) for unit in self.gathered),
+            "activations": self.saved_bytes + activations,
+            "gathered": sum(self.gathered.values()),
             "buffers": self.state["buffers"] + buffers,
         }
         if self.best is None or sum(now.values()) > sum(self.best[0].values()):
@@ -137,29 +138,33 @@ class _Walk:
         plan = self.plan
         if action.op is Op.F:
             layer = plan.model.layer(action.name)
-            kept = checkpoint_tensors(layer, plan.batch) if action.name in self.shape.recomputed else None
-            size = saved_bytes(layer, plan.batch) if kept is None else sum(tensor.nbytes for tensor in kept)
-            self.saved[action.micro_batch, action.name] = size
+            kept = checkpoint_tensors(layer, self.batch) if action.name in self.shape.recomputed else None
+            size = saved_bytes(layer, self.batch) if kept is None else sum(tensor.nbytes for tensor in kept)
+            self._save((action.micro_batch, action.name), size)
         elif action.op is Op.R:
-            size = saved_bytes(plan.model.layer(action.name), plan.batch)
-            self.saved[action.micro_batch, f"{action.name} again"] = size
+            size = saved_bytes(plan.model.layer(action.name), self.batch)
+            self._save((action.micro_batch, f"{action.name} again"), size)
         elif action.op is Op.GATHER and plan.zero == 3:
-            self.gathered.add(action.name)
+            self.gathered[action.name] = self._whole(action.name, plan.precision.compute)
             for group in self._groups(action.name, trained=False):
                 self.pool.take(plan.precision.compute, group.layout.numel)
         elif action.op is Op.B and plan.zero != 1:
             for unit in self.shape.units_of[action.name]:
                 if unit not in self.sending and unit in self.shape.reduced:
-                    self.sending.add(unit)
+                    self.sending[unit] = self._whole(unit, plan.precision.reduce, trained=True)
                     for group in self._groups(unit, trained=True):
                         self.pool.take(plan.precision.reduce, group.layout.numel)
 
+    def _save(self, key: tuple[int | None, str], size: int) -> None:
+        self.saved[key] = size
+        self.saved_bytes += size
+
     def _end(self, action: Action) -> None:
         if action.op is Op.B:
-            self.saved.pop((action.micro_batch, action.name), None)
-            self.saved.pop((action.micro_batch, f"{action.name} again"), None)
+            for name in (action.name, f"{action.name} again"):
+                self.saved_bytes -= self.saved.pop((action.micro_batch, name), 0)
         elif action.op is Op.FREE:
-            self.gathered.remove(action.name)
+            del self.gathered[action.name]
             for group in self._groups(action.name, trained=False):
                 self.pool.give(self.plan.precision.compute, group.layout.numel)
         elif action.op in (Op.REDUCE, Op.ALLREDUCE):
@@ -171,8 +176,8 @@ class _Walk:
 
     def _added(self, unit: str | None) -> None:
         """The sum of a unit has been added to the accumulator: its send buffer goes back."""
-        if unit in self.sending:
-            self.sending.remove(unit)
+        if unit is not None and unit in self.sending:
+            del self.sending[unit]
             for group in self._groups(unit, trained=True):
                 self.pool.give(self.plan.precision.reduce, group.layout.numel)
 
@@ -184,7 +189,7 @@ class _Walk:
             buffers += self._arriving_bytes(unit)
         if action.op in (Op.F, Op.B, Op.R):
             layer = plan.model.layer(action.name)
-            activations = transient_bytes(layer, plan.batch, action.op is Op.B)
+            activations = transient_bytes(layer, self.batch, action.op is Op.B)
             if action.op is Op.B:
                 largest = max((param.numel for param in layer.params if param.requires_grad), default=0)
                 buffers += largest * itemsize(plan.precision.compute)

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
+from shardlab.plan.dtypes import itemsize
 from shardlab.plan.layout import ParamSpec
 
 
@@ -35,7 +37,7 @@ class SavedTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of the storage."""
-        return ParamSpec(self.name, self.shape, self.dtype).nbytes
+        return prod(self.shape) * itemsize(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +189,13 @@ class ModelSpec:
         return {"name": self.name, "family": self.family, "config": dict(self.config)}
 
 
-def count(numel: float, name: str = "") -> ModelSpec:
+def count(numel: float, name: str = "", largest_layer: int = 0) -> ModelSpec:
     """Describe a model of which only the number of parameters is known.
 
     Args:
         numel: Number of parameters, a whole number.
         name: Name to show.
+        largest_layer: Parameters of the largest layer, which stage 3 gathers; 0 if not known.
 
     Raises:
         ValueError: If the count is not a positive whole number.
@@ -200,4 +203,5 @@ def count(numel: float, name: str = "") -> ModelSpec:
     if numel != int(numel) or numel < 1:
         raise ValueError(f"parameter count {numel!r} is not a positive whole number")
     layer = LayerSpec("model", "count", (ParamSpec("model.weight", (int(numel),), "fp32"),), (), {})
-    return ModelSpec(name or f"{numel:g}", "count", {"numel": int(numel)}, (layer,))
+    config = {"numel": int(numel), "largest_layer": largest_layer}
+    return ModelSpec(name or f"{numel:g}", "count", config, (layer,))

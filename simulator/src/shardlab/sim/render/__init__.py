@@ -1,0 +1,1 @@
+"""Text made of the same objects as the JSON."""
