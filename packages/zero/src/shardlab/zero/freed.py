@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shardlab.comm.values import has_values
+
 __all__ = ["FreedParameterError", "freed_type", "placeholder"]
 
 _READABLE = (
@@ -111,6 +113,8 @@ def placeholder(like: Tensor) -> Tensor:
 
     A few functions in C, such as torch.tensor(p), ask no subclass and read it: they find NaN, or the largest integer.
     """
+    if not has_values(like):
+        return torch.empty((), dtype=like.dtype, device=like.device).expand(like.shape)
     if like.dtype.is_floating_point or like.dtype.is_complex:
         value = math.nan
     else:
