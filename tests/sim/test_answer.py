@@ -13,17 +13,7 @@ from shardlab.sim.replay import replay, times
 from tests.plan.plans import make
 from tests.sim.machine import round_machine
 
-MEMORY = [
-    "parameters",
-    "gradients",
-    "optimizer",
-    "activations",
-    "gathered",
-    "buffers",
-    "padding",
-    "allocated",
-    "reserved",
-]
+PARTS = ["parameters", "gradients", "optimizer", "activations", "gathered", "buffers", "padding"]
 
 
 def ask(**changes: Any) -> dict[str, Any]:
