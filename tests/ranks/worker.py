@@ -66,7 +66,7 @@ class Worker:
 
     def work(self, module: str, name: str, axes: dict[str, int], args: tuple[Any, ...]) -> Any:
         """Call one function on a fresh world of the first ranks."""
-        from shardlab.comm.mpi import MpiWorld
+        from shardlab.comm.mpi_world import MpiWorld
 
         fn: Any = importlib.import_module(module)
         for part in name.split("."):

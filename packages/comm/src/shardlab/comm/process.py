@@ -15,7 +15,7 @@ from shardlab.comm.startup import keep_freed_memory, mpi_has_ended, mpi_is_runni
 from shardlab.plan.mesh import MeshShape
 
 if TYPE_CHECKING:
-    from shardlab.comm.mpi import MpiWorld
+    from shardlab.comm.mpi_world import MpiWorld
 
 __all__ = ["BACKENDS", "Process", "init", "process", "resolve"]
 
@@ -91,7 +91,7 @@ class Process:
     def _over_mpi(self) -> "MpiWorld":
         if self._mpi_world is None:
             base = start_mpi(self.launch)
-            from shardlab.comm.mpi import MpiWorld
+            from shardlab.comm.mpi_world import MpiWorld
 
             self._mpi_world = MpiWorld(base)
         return self._mpi_world

@@ -4,45 +4,24 @@ Ranks tell each other, over a channel of their own, how many operations they hav
 
     a rank that ends posts "left" and its counts               a waiter that needs more raises RankLeftError
     a rank that has waited 10 s posts its wait and its counts  waits that need each other raise DeadlockError
-
-The verdict on deadlock holds for old notices too. Take the largest set of waits each of which needs an operation
-that another member of the set (or a leaver) had not entered when it posted. For the first of these waits to end, that
-other member must have gone on before; so none has ended. A slow rank is in no such set and is never taken for dead.
 """
 
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from shardlab.comm.errors import DeadlockError, RankLeftError
+from shardlab.comm.verdict import Key, Need, Notice, deadlocked, describe, lacks, unmatched
 
-__all__ = ["Key", "Need", "Notice", "Post", "Waiting", "Watch", "deadlocked", "pause", "unmatched"]
-
-Key = tuple[Hashable, ...]
+__all__ = ["Arrival", "Post", "Waiting", "Watch", "pause"]
 
 SPIN_S = 2e-5  # a waiter polls this long without a pause, then sleeps between polls
 SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 1e-3
 LOOK_S = 0.02  # between two looks at the notices of others
 REMINDER = 6  # report periods until a long wait is reported on stderr
-
-
-class Need(NamedTuple):
-    """An operation of another rank without which a wait cannot end.
-
-    Attributes:
-        rank: whose operation, in the world.
-        key: which of its counts.
-        least: what the count must reach.
-        strict: False if the wait may end without it, as a broadcast may end before all members have entered.
-    """
-
-    rank: int
-    key: Key
-    least: int
-    strict: bool = True
 
 
 class Waiting(Protocol):
@@ -54,28 +33,6 @@ class Waiting(Protocol):
 
     def test(self) -> bool:
         """True when it is over; makes progress, never blocks."""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """What one rank tells the others.
-
-    Attributes:
-        rank: who, in the world.
-        counts: operations entered so far, by key.
-        waits_for: what the rank waits for; "" when it has left.
-        needs: of that wait.
-    """
-
-    rank: int
-    counts: Mapping[Key, int]
-    waits_for: str = ""
-    needs: tuple[Need, ...] = ()
-
-    @property
-    def left(self) -> bool:
-        """True if the rank has ended."""
-        return not self.waits_for
 
 
 @dataclass(frozen=True)
@@ -94,60 +51,6 @@ class Post(Protocol):
 
     def collect(self) -> Iterator[object]:
         """Items that have arrived."""
-
-
-def deadlocked(notices: Mapping[int, Notice]) -> dict[int, Notice]:
-    """The waits that can never end, by rank: those that need what one of them, or a leaver, had not entered."""
-    stuck = dict(notices)
-
-    def hopeless(notice: Notice) -> bool:
-        return any(need.strict and need.rank in stuck and _lacks(stuck[need.rank], need) for need in notice.needs)
-
-    while alive := [rank for rank, notice in stuck.items() if not notice.left and not hopeless(notice)]:
-        for rank in alive:
-            del stuck[rank]
-    return {rank: notice for rank, notice in stuck.items() if not notice.left}
-
-
-def _lacks(notice: Notice, need: Need) -> bool:
-    return notice.counts.get(need.key, 0) < need.least
-
-
-def unmatched(notices: Mapping[int, Notice]) -> list[str]:
-    """Operations that not all ranks took part in, once all have left: one line each."""
-    lines = []
-    for rank, notice in notices.items():
-        for key, count in notice.counts.items():
-            for peer, counterpart in counterparts(rank, key):
-                theirs = notices[peer].counts.get(counterpart, 0)
-                if theirs < count:
-                    lines.append(f"rank {rank} {describe(key, count)}, rank {peer} {describe(counterpart, theirs)}")
-    return lines
-
-
-def counterparts(rank: int, key: Key) -> list[tuple[int, Key]]:
-    """Counts of other ranks that must equal this one in the end."""
-    match key:
-        case ("entered" | "connected", tuple() as ranks, *_):
-            return [(int(peer), key) for peer in ranks if peer != rank]
-        case ("sent", sender, receiver, *rest):
-            return [(int(str(receiver)), ("received", sender, receiver, *rest))]
-        case ("received", sender, receiver, *rest):
-            return [(int(str(sender)), ("sent", sender, receiver, *rest))]
-    return []
-
-
-def describe(key: Key, count: int) -> str:
-    """A count in words."""
-    members = list(key[1]) if isinstance(key[1], tuple) else key[1]
-    match key:
-        case ("sent" | "received" as verb, sender, receiver, axes, _, tag):
-            return f"{verb} {count} messages from rank {sender} to rank {receiver} with tag {tag} on group {axes}"
-        case ("connected", *_):
-            return f"connected {count} groups of ranks {members}"
-        case (_, _, axes, *_):
-            return f"entered {count} collectives on group {axes} of ranks {members}"
-    return f"{key}: {count}"
 
 
 def pause(waited_s: float) -> None:
@@ -270,7 +173,7 @@ class Watch:
         self.collect()
         for need in waiting.needs:
             notice = self.notices.get(need.rank)
-            if notice is not None and notice.left and _lacks(notice, need):
+            if notice is not None and notice.left and lacks(notice, need):
                 raise RankLeftError(
                     f"rank {self.rank} waits for {waiting}, but rank {need.rank} has ended: it "
                     f"{describe(need.key, notice.counts.get(need.key, 0))}, {need.least} are needed. "
