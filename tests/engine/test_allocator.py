@@ -35,5 +35,16 @@ def test_a_training_step_releases_what_it_took() -> None:
     assert abs(found.kept_bytes) < 4096
 
 
+def test_restart_forgets_the_peak_but_not_what_is_alive() -> None:
+    with allocator_peak() as found:
+        kept = torch.empty(1 << 16, dtype=torch.uint8)
+        torch.empty(1 << 20, dtype=torch.uint8)
+        found.restart()
+        more = torch.empty(1 << 18, dtype=torch.uint8)
+        del more
+    expected = kept.numel() + (1 << 18)
+    assert expected <= found.peak_bytes < expected + 4096
+
+
 def test_resident_memory_is_at_least_a_megabyte() -> None:
     assert resident_bytes() > 1 << 20

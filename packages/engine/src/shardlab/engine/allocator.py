@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 __all__ = ["AllocatorPeak", "allocator_peak", "resident_bytes"]
+
+
+_RESTART = "shardlab: the peak is counted from here"
 
 
 @dataclass
@@ -26,6 +29,15 @@ class AllocatorPeak:
     peak_bytes: int = 0
     kept_bytes: int = 0
 
+    def restart(self) -> None:
+        """Count the peak from here on; what is alive now stays counted as alive.
+
+        Releases of memory that was allocated before the block are not seen. A step before this call, inside the block,
+        lets buffers that live from one step to the next be seen from their allocation on.
+        """
+        with record_function(_RESTART):
+            pass
+
 
 @contextmanager
 def allocator_peak() -> Iterator[AllocatorPeak]:
@@ -39,12 +51,14 @@ def allocator_peak() -> Iterator[AllocatorPeak]:
     found = AllocatorPeak()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         yield found
-    results = watched.profiler.kineto_results  # type: ignore[union-attr]
-    events = [event for event in results.events() if event.name() == "[memory]"]
+    events = watched.profiler.kineto_results.events()  # type: ignore[union-attr]
     alive = 0
     for event in sorted(events, key=lambda event: int(event.start_ns())):
-        alive += int(event.nbytes())
-        found.peak_bytes = max(found.peak_bytes, alive)
+        if event.name() == _RESTART:
+            found.peak_bytes = alive
+        elif event.name() == "[memory]":
+            alive += int(event.nbytes())
+            found.peak_bytes = max(found.peak_bytes, alive)
     found.kept_bytes = alive
 
 
