@@ -1,4 +1,4 @@
-"""What only the MPI backend has: its needs, its world, and messages of the wrong size."""
+"""What each call needs of other ranks and posts to them, as it was handed to MPI."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from shardlab.comm.verdict import Need
 
 
 def needs_and_bytes(mesh: Mesh) -> dict[str, tuple[list[Need], list[tuple[int, int]]]]:
-    """What each call needs of others and posts to them, as its first round was handed to MPI."""
+    """By kind of call: (needs, posted) of its first round."""
     comm, size, me = mesh["dp"], mesh.size, mesh.rank
     splits = list(range(size))  # nothing to index 0
     starts: dict[str, Callable[[], Operation]] = {
