@@ -137,7 +137,7 @@ class _GatedMLP(nn.Module):
 
 def split_heads(x_BSH: Tensor, heads: int) -> Tensor:
     """Return a view of shape (B, N, S, D)."""
-    return x_BSH.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x_BSH.view(*x_BSH.shape[:2], heads, -1).transpose(1, 2)
 
 
 def join_heads(x_BNSD: Tensor) -> Tensor:
@@ -163,8 +163,8 @@ def rotary_tables(positions: int, head_dim: int, theta: float) -> tuple[Tensor, 
 def rotate(x_BNSD: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
     """Turn each pair (first half, second half) of a head by its position's angle.
 
-    Computed in the dtype of the tables, fp32, and rounded once, because bf16 cannot tell far positions apart. Autograd keeps
-    only the tables for it.
+    Computed in the dtype of the tables, fp32, and rounded once, because bf16 cannot tell far positions apart. Autograd
+    keeps only the tables for it.
     """
     first_BNSE, second_BNSE = x_BNSD.chunk(2, dim=-1)
     turned = (first_BNSE * cos_SE - second_BNSE * sin_SE, second_BNSE * cos_SE + first_BNSE * sin_SE)

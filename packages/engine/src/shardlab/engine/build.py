@@ -60,7 +60,7 @@ def build(spec: ModelSpec, recompute: str = "none") -> nn.Module:
             raise ValueError(f"recompute is 'full', but model {spec.name!r} has no blocks; want 'none'")
         model = MLP(spec.config["widths"], spec.config["bias"])
     else:
-        raise ValueError(f"model {spec.name!r} is a {spec.family}: it has no layers to build; name a preset or a config.json")
+        raise ValueError(f"model {spec.name!r} is a {spec.family}, of which nothing can be built; name a preset")
     return model
 
 

@@ -18,6 +18,7 @@ __all__ = ["COMMANDS", "main"]
 
 # Name of the sub-command to "module:function". A new one is one line here.
 COMMANDS = {
+    "dry": "shardlab.engine.dry_command:dry",
     "report": "shardlab.engine.report:report",
 }
 

@@ -7,8 +7,8 @@
 
 The first step warms up: it allocates optimizer state and lets prefetch learn the order of units. The second is counted.
 
-What it does not see is listed in `live`. Its kernels are those of the CPU: attention, norms and the loss of another device
-may save other bytes.
+What it does not see is listed in `live`. Its kernels are those of the CPU: attention, norms and the loss of another
+device may save other bytes.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def saved_for_backward(model: nn.Module) -> Iterator[Saved]:
 
     for module in model.modules():
         if getattr(module, "recompute", "none") == "full":
-            handles += [block.register_forward_pre_hook(keep_input) for block in module.blocks]  # type: ignore[union-attr]
+            handles += [block.register_forward_pre_hook(keep_input) for block in module.blocks]
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             yield saved

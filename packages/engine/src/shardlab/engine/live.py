@@ -1,10 +1,10 @@
 """Bytes of the tensors that are alive, counted from outside: real or fake ones, with no word from whoever made them.
 
-Every operation that PyTorch dispatches inside the block is looked at; a storage that appears in a result for the first time is
-added, and taken off when it is collected.
+Every operation that PyTorch dispatches inside the block is looked at; a storage that appears in a result for the first
+time is added, and taken off when it is collected.
 
-Not seen: what a kernel allocates and returns to nobody (packed weights of a matrix product, tiles of an attention kernel),
-the allocator's rounding and caching, and tensors made before the block.
+Not seen: what a kernel allocates and returns to nobody (packed weights of a matrix product, tiles of an attention
+kernel), the allocator's rounding and caching, and tensors made before the block.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StorageBytes:
         self.now_bytes -= self._sizes.pop(key)
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of tensors that are made inside the block; enter it inside FakeTensorMode to count fake ones.
 
     Attributes:
@@ -57,7 +57,7 @@ class LiveBytes(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.storages = StorageBytes()
         self.peak_bytes = 0
 
@@ -79,7 +79,8 @@ class LiveBytes(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operation and look at its results."""
-        with torch._C.DisableTorchFunctionSubclass():  # sharded gradients refuse to be touched by users, not by autograd
+        # Sharded gradients refuse to be touched, but not by what happens below users.
+        with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
         if func is torch.ops.prim.device.default:  # asked at every step of every operation
             return result
