@@ -45,7 +45,7 @@ def compare(found: dict[str, Any]) -> list[Row]:
     dry, measured = dry_run(plan), found["measured"]
     rows = [(f"state: {key}", state[key], dry.state[key], measured["state"][key]) for key in state]
     rows += [
-        (f"sent over {axis}", wire.get(axis, 0), dry.wire.get(axis, 0), measured["wire"][axis])
+        (f"sent over {axis}", wire.get(axis, 0), dry.wire_bytes.get(axis, 0), measured["wire"][axis])
         for axis in measured["wire"]
     ]
     rows.append(("peak of a step", peak, dry.peak_bytes, measured["peak_bytes"]))

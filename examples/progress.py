@@ -18,18 +18,19 @@ class Progress:
     Args:
         steps: how many there will be.
         shown: False on all ranks but one.
+        bar: draw a live bar even though stderr is no terminal, as under mpirun, which passes on what its ranks write.
     """
 
-    def __init__(self, steps: int, shown: bool) -> None:
+    def __init__(self, steps: int, shown: bool, bar: bool = False) -> None:
         self.steps, self.shown = steps, shown
-        self.live = shown and sys.stderr.isatty()
+        self.live = shown and (bar or sys.stderr.isatty())
         self._bar = RichProgress(
             TextColumn("step"),
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=Console(stderr=True, force_terminal=self.live or None),
             disable=not self.live,
         )
         self._task = self._bar.add_task("", total=steps, status="")

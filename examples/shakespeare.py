@@ -41,7 +41,13 @@ class Text:
 
     @classmethod
     def of(cls, source: str, raw: bytes) -> "Text":
-        """Split ``raw``: the last 5 % are held out."""
+        """Split ``raw``: the last 5 % are held out.
+
+        Raises:
+            ValueError: too short to train on.
+        """
+        if len(raw) < 10_000:
+            raise ValueError(f"{source} has {len(raw)} bytes; a text to train on needs at least 10,000")
         whole = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
         cut = int(len(whole) * (1 - HELD_OUT))
         return cls(source, whole[:cut], whole[cut:])

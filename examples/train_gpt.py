@@ -55,6 +55,7 @@ class Trainer:
     optimizer: Optimizer
     text: Text
     seq: int
+    bar: bool = False
 
     def train(self, tokens: int) -> dict[str, Any]:
         """Train on ``tokens`` tokens; returns losses, speed and the counts of one step."""
@@ -63,7 +64,7 @@ class Trainer:
         steps = max(StepCounts.least_steps, tokens // tokens_per_step)
         scheduler = make_scheduler(self.config.scheduler, self.optimizer) if self.config.scheduler else None
         counts, losses, begin = StepCounts(self.mesh, self.model), [], time.perf_counter()
-        with Progress(steps, shown=comm.index == 0) as progress:
+        with Progress(steps, comm.index == 0, self.bar) as progress:
             for step in range(steps):
                 counts.before(step)
                 loss = self.step(step)
@@ -124,11 +125,11 @@ def main() -> None:
     config = read_config_file(args.config)
     spec = load_model(str(args.model))
     mesh = init({"dp": -1})
-    text = _text(mesh)
+    text = _text(mesh, args.text)
     torch.manual_seed(config.seed)
     stage, precision = config.zero_optimization.stage, Precision(**_zero_precision(config.precision))
     model, optimizer = shard(build(spec), _optimizer(config), mesh["dp"], stage=stage, precision=precision)
-    trainer = Trainer(config, mesh, model, optimizer, text, spec.config["positions"])
+    trainer = Trainer(config, mesh, model, optimizer, text, spec.config["positions"], args.bar)
     found = trainer.train(args.tokens)
     found["held_out_loss"] = trainer.held_out_loss()
     found["sample"] = trainer.sample(args.sample)
@@ -142,14 +143,18 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, default=HERE / "configs/zero3.json", help="JSON in DeepSpeed's keys")
     parser.add_argument("--model", type=Path, default=HERE / "configs/byte-gpt.json", help="a Hugging Face config.json")
+    parser.add_argument("--text", type=Path, help="a file to train on instead of Shakespeare")
     parser.add_argument("--tokens", type=int, default=983_040, help="tokens to train on, over all ranks")
     parser.add_argument("--sample", type=int, default=240, help="bytes of text to write at the end")
+    parser.add_argument("--bar", action="store_true", help="draw a live progress bar though mpirun hides the terminal")
     parser.add_argument("--out", type=Path, default=Path("runs/gpt"), help="folder for results")
     return parser.parse_args()
 
 
-def _text(mesh: Mesh) -> Text:
-    """The text, fetched by one rank and read by all."""
+def _text(mesh: Mesh, path: Path | None) -> Text:
+    """The user's text, or Shakespeare, fetched by one rank and read by all."""
+    if path is not None:
+        return Text.of(str(path), path.read_bytes())
     if mesh.rank == 0:
         load()
     mesh["dp"].barrier("the text is here")
