@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
+from shardlab.zero.autocast import AutocastNotice
 from shardlab.zero.backward import BackwardPass
 from shardlab.zero.gather import Gatherer
 from shardlab.zero.nested import differentiable
@@ -57,6 +58,7 @@ class Hooks:
         self.units, self.reducer, self.gatherer, self.visible, self.compute = units, reducer, gatherer, visible, compute
         self.backward = BackwardPass(self._begin, self._end, self._fail)
         self.saved = SavedTensors(gatherer, self.backward.begin) if gatherer is not None else None
+        self.autocast = AutocastNotice(units)
         self.failed = False  # a backward raised and has not been tidied up yet
         for unit in units:
             for group in unit.trained:
@@ -111,6 +113,7 @@ class Hooks:
         if self.gatherer is not None and self.saved is not None and not self.backward.running:
             self.saved.enter()
             if not any(unit.calls for unit in self.units):
+                self.autocast.before_forward()
                 self.gatherer.begin(torch.is_grad_enabled())
         self.tidy()
         if self.compute is None:
@@ -131,6 +134,11 @@ class Hooks:
 
     def _pre_forward(self, of: Calls, module: nn.Module, args: Any, kwargs: Any) -> None:
         assert self.gatherer is not None and self.saved is not None
+        if _compiling():
+            raise RuntimeError(
+                f"torch.compile of {type(module).__name__} at stage 3: a compiled graph keeps hold of weights that are "
+                "gathered and freed around it. Compile at stages 0 to 2, or functions that call no sharded module"
+            )
         needed = of.needed
         of.entered += 1
         for unit in needed:  # counted before anything can raise: the post-forward hook runs in any case
@@ -235,3 +243,8 @@ class Hooks:
         self.failed = False
         self.reducer.abort()
         self._free_all()
+
+
+def _compiling() -> bool:
+    """Whether this call is traced by torch.compile, or run by it piecewise after a part could not be traced."""
+    return torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False)

@@ -3,10 +3,8 @@
 Without this, the tensors that forward saves for backward would keep every gathered buffer alive until backward.
 
 Somebody else's saved-tensor hooks may already be on the stack. Those of `torch.utils.checkpoint` keep no tensors and
-count
-them: covering them up would switch checkpointing off without a word, so they are left alone. Others (offloading hooks)
-    go on
-seeing every tensor that is not part of a unit.
+count them: covering them up would switch checkpointing off without a word, so they are left alone. Others (offloading
+hooks) go on seeing every tensor that is not part of a unit.
 """
 
 from collections.abc import Callable
@@ -23,7 +21,7 @@ Pair = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
 class SavedTensors:
-    """Pushes the pack and unpack hooks for the length of the outermost module call.
+    """Pushes the pack and unpack hooks for the length of a module call, unless they are on top already.
 
     Args:
         gatherer: knows which storages belong to which unit.
@@ -33,20 +31,23 @@ class SavedTensors:
 
     def __init__(self, gatherer: Gatherer, on_unpack: Callable[[], None]) -> None:
         self.gatherer, self.on_unpack = gatherer, on_unpack
-        self._pushed: list[bool] = []  # one entry per nested call: whether it pushed
+        self._pushed: list[Pair | None] = []  # one entry per nested call: what it pushed
 
     def enter(self) -> None:
         """A module call begins."""
         top: Pair | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
         checkpointing = top is not None and getattr(top[0], "__module__", "") == "torch.utils.checkpoint"
-        push = not any(self._pushed) and not checkpointing
-        self._pushed.append(push)
-        if push:
-            torch._C._autograd._push_saved_tensors_default_hooks(*self._composed(top))
+        ours = next((pair for pair in reversed(self._pushed) if pair is not None), None)
+        if checkpointing or (top is not None and ours is not None and top[1] is ours[1]):
+            self._pushed.append(None)
+            return
+        pair = self._composed(top)
+        self._pushed.append(pair)
+        torch._C._autograd._push_saved_tensors_default_hooks(*pair)
 
     def leave(self) -> None:
         """It ends, normally or not."""
-        if self._pushed and self._pushed.pop():
+        if self._pushed and self._pushed.pop() is not None:
             torch._C._autograd._pop_saved_tensors_default_hooks()
 
     def _unpack(self, kept: Packed | Tensor) -> Tensor:
