@@ -52,6 +52,6 @@ def test_json_both_ways(model: ModelSpec) -> None:
 def test_count() -> None:
     model = count(7.5e9)
     assert model.numel == 7_500_000_000 and model.states_only and model.name == "7.5e+09"
-    for wrong in (0, -1, 1.5):
+    for wrong in (0, -1, 1.5, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="parameter count"):
             count(wrong)

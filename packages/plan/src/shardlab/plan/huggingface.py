@@ -71,10 +71,17 @@ def _llama(config: Mapping[str, Any], name: str, qkv_bias: bool) -> ModelSpec:
         tied=config.get("tie_word_embeddings", False),
         qkv_bias=qkv_bias,
         positions=config.get("max_position_embeddings", 4096),
-        rope_theta=float(config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10000.0)),
+        rope_theta=_rope_theta(config),
         norm_eps=float(config.get("rms_norm_eps", 1e-5)),
         name=name,
     )
+
+
+def _rope_theta(config: Mapping[str, Any]) -> float:
+    """Return the base of the rotary frequencies, which newer configurations keep one level down."""
+    below = config.get("rope_parameters")
+    value = config.get("rope_theta", below.get("rope_theta") if isinstance(below, Mapping) else None)
+    return 10000.0 if value is None else float(value)
 
 
 def read_config(path: Path) -> ModelSpec:

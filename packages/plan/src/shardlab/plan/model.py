@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 from shardlab.plan.dtypes import itemsize
@@ -200,7 +200,7 @@ def count(numel: float, name: str = "", largest_layer: int = 0) -> ModelSpec:
     Raises:
         ValueError: If the count is not a positive whole number.
     """
-    if numel != int(numel) or numel < 1:
+    if not isfinite(numel) or numel != int(numel) or numel < 1:
         raise ValueError(f"parameter count {numel!r} is not a positive whole number")
     layer = LayerSpec("model", "count", (ParamSpec("model.weight", (int(numel),), "fp32"),), (), {})
     config = {"numel": int(numel), "largest_layer": largest_layer}
