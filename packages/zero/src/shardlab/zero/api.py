@@ -17,7 +17,7 @@ from shardlab.zero.digest import check_same_start
 from shardlab.zero.gather import Gatherer, release, revive
 from shardlab.zero.hooks import Hooks
 from shardlab.zero.pool import BufferPool
-from shardlab.zero.precision import Dtypes, Precision, own_dtypes
+from shardlab.zero.precision import Dtypes, Precision, dtypes_of
 from shardlab.zero.reduce import Reducer
 from shardlab.zero.sharding import Sharding, sharding_of
 from shardlab.zero.stage0 import Stage0
@@ -82,9 +82,8 @@ def shard(
     device = next(model.parameters()).device
     pool = BufferPool(device)
     chosen = STAGES[stage](comm, pool)
-    made_units = [
-        _make_unit(spec.name, spec.modules, spec.params, chosen, precision) for spec in find_units(model, units)
-    ]
+    dtypes = dtypes_of(model, precision)
+    made_units = [_make_unit(spec.name, spec.modules, spec.params, chosen, dtypes) for spec in find_units(model, units)]
     groups = [group for unit in made_units for group in unit.trained]
     optim.check_groups(instance, [member for group in groups for member in group.members], model)
     gatherer = Gatherer(comm, pool, made_units) if stage == 3 else None
@@ -106,14 +105,13 @@ def shard(
 
 
 def _make_unit(
-    name: str, modules: list[nn.Module], params: dict[str, nn.Parameter], stage: Stage0, precision: Precision | None
+    name: str, modules: list[nn.Module], params: dict[str, nn.Parameter], stage: Stage0, by: dict[nn.Parameter, Dtypes]
 ) -> Unit:
     """A unit with one flat group per (dtypes, trained or frozen), in order of first appearance."""
     unit = Unit(name, modules)
     sorted_in: dict[tuple[Dtypes, bool], dict[str, nn.Parameter]] = {}
     for key, p in params.items():
-        dtypes = own_dtypes(p.dtype) if precision is None else precision.of(p.dtype)
-        sorted_in.setdefault((dtypes, p.requires_grad), {})[key] = p
+        sorted_in.setdefault((by[p], p.requires_grad), {})[key] = p
     for (dtypes, trained), chosen in sorted_in.items():
         sharded = trained or not stage.keeps_full
         layout = Layout.of(specs_of(chosen, dtypes.compute, trained), stage.shards if sharded else 1)

@@ -1,13 +1,15 @@
 """Which dtype holds what: the weights that compute, the gradients on the wire, their sum, the weights that learn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from shardlab.plan.dtypes import dtype_name, is_floating
 
-__all__ = ["Dtypes", "Precision", "torch_dtype"]
+__all__ = ["Dtypes", "Precision", "dtypes_of", "torch_dtype"]
 
 _TORCH = {
     "fp64": torch.float64,
@@ -44,7 +46,7 @@ class Precision:
 
     Args:
         compute: dtype of the weights in forward and backward; None keeps the dtype of each parameter. Floating inputs
-            of the model are cast to it; buffers keep theirs.
+            of the model are cast to it; buffers keep theirs, and so do norms with running statistics.
         reduce: dtype of gradients on the wire. Sums are taken in fp32 whatever it is, and rounded once.
         accumulate: dtype in which micro-batches are added up.
         master: dtype of the weights that the optimizer updates; a copy beside the compute weights when it differs.
@@ -84,3 +86,18 @@ class Precision:
 def own_dtypes(dtype: torch.dtype) -> Dtypes:
     """Plain PyTorch: everything in the dtype of the parameter."""
     return Dtypes(dtype, dtype, dtype, dtype)
+
+
+def dtypes_of(model: nn.Module, precision: Precision | None) -> dict[nn.Parameter, Dtypes]:
+    """The dtypes of each parameter of ``model``.
+
+    Norms with running statistics compute in the dtype of those buffers, which stay as they are: torch refuses bf16
+    weights beside fp32 statistics, and bf16 statistics would be wrong.
+    """
+    if precision is None:
+        return {p: own_dtypes(p.dtype) for p in model.parameters()}
+    found = {p: precision.of(p.dtype) for p in model.parameters()}
+    for module in model.modules():
+        if isinstance(module, _NormBase) and module.running_mean is not None:
+            found |= {p: replace(precision, compute=None).of(p.dtype) for p in module.parameters()}
+    return found
