@@ -290,7 +290,7 @@ def test_children_of_a_rank_are_no_ranks(tmp_path: Path) -> None:
         (
             "mesh = init()\nmesh['dp'].send(torch.ones(2), 1) if rank == 0 else mesh['dp'].recv(torch.ones(3), 0)",
             "DivergedError",
-            ["8 bytes arrived, the tensor has 12"],
+            ["8 bytes arrived from rank 0, the tensor has 12"],
         ),
     ],
     ids=["both receive", "receive and barrier", "axes", "barrier names", "message sizes"],

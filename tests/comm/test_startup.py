@@ -65,8 +65,7 @@ def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(2**24)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-faults()
-print(faults())
+print([faults() for _ in range(4)][-1])  # the first ones still find their place
 """
 
 

@@ -41,11 +41,6 @@ def test_whoever_waits_for_a_leaver_is_stuck() -> None:
     assert deadlocked({0: waits(0, Need(1, ("a",), 4)), 1: left}) == {}
 
 
-def test_needs_that_may_go_unmet_prove_nothing() -> None:
-    notices = {0: waits(0, Need(1, ("a",), 1, strict=False)), 1: waits(1, Need(0, ("b",), 1))}
-    assert deadlocked(notices) == {}
-
-
 def test_unmatched_names_both_sides() -> None:
     path = (0, 2, "dp", 1, 7)
     notices = {0: Notice(0, {DP: 3, ("sent", *path): 2}), 1: Notice(1, {DP: 3}), 2: Notice(2, {DP: 2})}

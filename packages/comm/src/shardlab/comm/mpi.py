@@ -12,7 +12,7 @@ Call ``startup.start_mpi`` before importing this file: mpi4py initialises MPI wh
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from shardlab.comm.base import BaseCommunicator
 from shardlab.comm.errors import DivergedError
-from shardlab.comm.mpi_messages import MpiRequest, Receipt, Roll, nbytes, vector, whole
+from shardlab.comm.mpi_messages import BarrierRequest, CollectiveRequest, MpiRequest, operation_tag
 from shardlab.comm.operation import Operation, Request
 from shardlab.comm.verdict import Key, Need
 
@@ -42,7 +42,11 @@ class MpiOperation(Operation):
 
     def post(self) -> None:
         self.comm.world.unwaited[id(self)] = self
-        super().post()
+        try:
+            super().post()
+        except BaseException:
+            del self.comm.world.unwaited[id(self)]  # nobody has got it to wait for
+            raise
 
     def wait(self) -> None:
         self.comm.world.unwaited.pop(id(self), None)
@@ -95,49 +99,54 @@ class MpiCommunicator(BaseCommunicator):
         assert isinstance(op, MpiOperation)
         try:
             self.world.watch.wait(op)
-        except DivergedError as error:
-            error.add_note(f"in {op}")
+        except BaseException as error:
+            self.world.abandoned.append(op)  # MPI may still write into its buffers
+            if isinstance(error, DivergedError):
+                error.add_note(f"in {op}")
             raise
 
-    def _needs(self, indices: Sequence[int] | None = None, strict: bool = True) -> list[Need]:
-        assert self.posting is not None
-        members = range(self.size) if indices is None else indices
-        number = self.posting.number
-        return [Need(self.ranks[i], self.key, number, strict) for i in members if i != self.index]
-
     def _exchange(self, arrive: list[Tensor], leave: list[Tensor]) -> Request:
-        outgoing, sizes = vector(leave, self.index)
-        incoming, arriving = vector(arrive, self.index)
-        request = self._first.Ialltoallv(outgoing, incoming)
-        needs = self._needs([i for i, size in enumerate(arriving) if size])
-        return MpiRequest(request, [(i, size) for i, size in enumerate(sizes) if size], needs, [*arrive, *leave])
+        others = self._others()
+        return self._round(self._first, {i: arrive[i] for i in others}, {i: leave[i] for i in others})
 
     def _gather(self, parts: list[Tensor], second: bool) -> Request:
-        comm = self._second if second else self._first
-        message, counts = vector(parts, None)
-        request = comm.Iallgatherv(MPI.IN_PLACE, message)
-        posted = [(i, counts[self.index]) for i in range(self.size) if i != self.index]
-        return MpiRequest(request, posted, self._needs([i for i, count in enumerate(counts) if count]), parts)
+        others = self._others()
+        channel = self._second if second else self._first
+        return self._round(channel, {i: parts[i] for i in others}, dict.fromkeys(others, parts[self.index]))
 
     def _broadcast(self, x: Tensor, src_index: int) -> Request:
-        request = self._first.Ibcast(whole(x), src_index)
         if self.index == src_index:
-            posted, needs = [(i, nbytes(x)) for i in range(self.size) if i != src_index], self._needs(strict=False)
-        else:  # by a tree, so that members in between may be needed too
-            between = [i for i in range(self.size) if i != src_index]
-            posted, needs = [], self._needs([src_index]) + self._needs(between, strict=False)
-        return MpiRequest(request, posted, needs, [x])
+            return self._round(self._first, {}, dict.fromkeys(self._others(), x))
+        return self._round(self._first, {src_index: x}, {})
 
     def _barrier(self, name: str) -> Request:
-        return Roll(self, self._first, name, self._needs())
+        return BarrierRequest(self, self._first, name, self._tag(), self._needs(self._others()))
 
     def _send(self, x: Tensor, dst_index: int, tag: int) -> Request:
         needs = [self._message(self.index, dst_index, tag, "sent", "received")]
-        return MpiRequest(self._messages.Isend(whole(x), dst_index, tag), [(dst_index, nbytes(x))], needs, [x])
+        return MpiRequest(self, self._messages, {}, {dst_index: x}, tag, needs)
 
     def _recv(self, x: Tensor, src_index: int, tag: int) -> Request:
         needs = [self._message(src_index, self.index, tag, "received", "sent")]
-        return Receipt(self._messages.Irecv(whole(x), src_index, tag), [], needs, [x])
+        return MpiRequest(self, self._messages, {src_index: x}, {}, tag, needs)
+
+    def _round(
+        self, channel: MPI.Intracomm, incoming: dict[int, Tensor], outgoing: dict[int, Tensor]
+    ) -> CollectiveRequest:
+        needs = self._needs([*{**incoming, **outgoing}])
+        return CollectiveRequest(self, channel, incoming, outgoing, self._tag(), needs)
+
+    def _others(self) -> list[int]:
+        """The other members, beginning behind this one, so that not all send to the same one first."""
+        return [(self.index + step) % self.size for step in range(1, self.size)]
+
+    def _tag(self) -> int:
+        assert self.posting is not None
+        return operation_tag(self.posting)
+
+    def _needs(self, indices: list[int]) -> list[Need]:
+        assert self.posting is not None
+        return [Need(self.ranks[i], self.key, self.posting.number) for i in indices]
 
     def _message(self, src_index: int, dst_index: int, tag: int, mine: str, theirs: str) -> Need:
         """Count one message on this side; returns the count that the other side must reach."""

@@ -55,6 +55,7 @@ class MpiWorld:
         self.progress = Progress()
         self.meshes: dict[MeshShape, Mesh] = {}
         self.unwaited: dict[int, Operation] = {}  # started, and neither waited for nor seen done
+        self.abandoned: list[Operation] = []  # waited for until something went wrong
         self._base, self._groups = base, list[MpiCommunicator]()
         self._control = base.Dup()
         seconds = float(os.environ.get("SHARDLAB_WAIT_REPORT_S", REPORT_S)) if report_s is None else report_s
@@ -89,7 +90,12 @@ class MpiWorld:
         return self.watch.leave()
 
     def close(self) -> None:
-        """Free the MPI communicators; every rank calls it, with nothing under way."""
+        """Free the MPI communicators; every rank calls it, with nothing under way.
+
+        After a failure they are kept: MPI would give their context to a later group, which would take late messages.
+        """
+        if self.abandoned:
+            return
         for group in self._groups:
             group.free()
         self._control.Free()

@@ -21,13 +21,11 @@ class Need(NamedTuple):
         rank: whose operation, in the world.
         key: which of its counts.
         least: what the count must reach.
-        strict: False if the wait may end without it, as a broadcast may end before all members have entered.
     """
 
     rank: int
     key: Key
     least: int
-    strict: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def deadlocked(notices: Mapping[int, Notice]) -> dict[int, Notice]:
     stuck = dict(notices)
 
     def hopeless(notice: Notice) -> bool:
-        return any(need.strict and need.rank in stuck and lacks(stuck[need.rank], need) for need in notice.needs)
+        return any(need.rank in stuck and lacks(stuck[need.rank], need) for need in notice.needs)
 
     while alive := [rank for rank, notice in stuck.items() if not notice.left and not hopeless(notice)]:
         for rank in alive:
