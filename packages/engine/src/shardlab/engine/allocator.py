@@ -51,7 +51,7 @@ def allocator_peak() -> Iterator[AllocatorPeak]:
     found = AllocatorPeak()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         yield found
-    events = watched.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = watched.profiler.kineto_results.events()
     alive = 0
     for event in sorted(events, key=lambda event: int(event.start_ns())):
         if event.name() == _RESTART:
