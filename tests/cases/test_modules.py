@@ -126,9 +126,9 @@ def test_MOD_09_editing_gathered_weights(stage: int) -> None:
         task = Task(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), lambda *_: torch.tensor(0.0))
         model, _ = shard(fresh(task), sgd, mesh["dp"], stage=stage)
         names = ("0.weight", "1.weight")
-        with pytest.raises(RuntimeError, match=r"'1\.weight' was edited.*write_from"), gathered(model, *names):
-            with torch.no_grad():
-                model[1].weight[0, :2] = 5.0
+        edited = pytest.raises(RuntimeError, match=r"'1\.weight' was edited.*write_from")
+        with edited, gathered(model, *names), torch.no_grad():
+            model[1].weight[0, :2] = 5.0
         model, _ = shard(fresh(task), sgd, mesh["dp"], stage=stage)
         with gathered(model, *names, write_from=0), torch.no_grad():
             if mesh["dp"].index == 0:

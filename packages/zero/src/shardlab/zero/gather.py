@@ -6,6 +6,7 @@ Before each gather the ranks compare what they are about to gather, so that mode
 everywhere, by name, instead of mixing bytes.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -46,14 +47,18 @@ class Gatherer:
         self.order = UseOrder()
         self.forwards = {True: 0, False: 0}  # of the whole model so far: training, evaluation
         self._training = False
+        self._starting: bool | None = None  # a forward of this kind has started and gathered nothing yet
+        self._times: Counter[Unit] = Counter()  # how often each unit was gathered in this forward and its backward
         self._under_way: dict[Unit, list[Pending]] = {}
         self._live: dict[int, FlatGroup] = {}  # storage of a full buffer -> its group
 
     def begin(self, training: bool) -> None:
-        """A forward of the whole model starts."""
-        self.forwards[training] += 1
-        self._training = training
-        self.order.begin(training)
+        """A forward of the whole model starts; it counts once it gathers, so not on one rank inside `gathered`."""
+        self._starting = training
+
+    def end_forward(self) -> None:
+        """It has ended; one that gathered nothing is forgotten."""
+        self._starting = None
 
     def need(self, unit: Unit) -> None:
         """Make ``unit`` live.
@@ -64,17 +69,28 @@ class Gatherer:
         if unit.state is UnitState.LIVE:
             return
         with torch.inference_mode(False), torch.no_grad():
+            self._begin_pass()
             following = self.order.use(unit)
             self._start(unit)
             if self.prefetch and following is not None and following.state is UnitState.SHARDED:
                 self._start(following)
             self._finish(unit)
 
+    def _begin_pass(self) -> None:
+        if self._starting is None:
+            return
+        self._training, self._starting = self._starting, None
+        self.forwards[self._training] += 1
+        self._times.clear()
+        self.order.begin(self._training)
+
     def _start(self, unit: Unit) -> None:
         if unit.state is not UnitState.SHARDED:
             return
+        self._times[unit] += 1
         mode = "training" if self._training else "evaluation"
-        agree(self.comm, f"gather in {mode} forward {self.forwards[self._training]}", unit.name, unit.numel)
+        which = f"{mode} forward {self.forwards[self._training]} (time {self._times[unit]})"
+        agree(self.comm, f"gather in {which}", unit.name, unit.numel)
         unit.move(UnitState.GATHERING)
         pending = self._under_way[unit] = []
         with self.comm.recorder.labelled(name=unit.name):
@@ -83,8 +99,9 @@ class Gatherer:
                 pending.append(self.comm.start_all_gather(group.full, group.shard))
 
     def _finish(self, unit: Unit) -> None:
-        for pending in self._under_way.pop(unit):
+        for pending in self._under_way[unit]:
             pending.wait()
+        del self._under_way[unit]
         unit.move(UnitState.LIVE)
         for group in unit.groups:
             assert group.full is not None

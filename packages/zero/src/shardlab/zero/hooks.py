@@ -126,7 +126,8 @@ class Hooks:
     def _root_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if not self._root.left():
             return
-        if self.saved is not None and not self.backward.running:
+        if self.gatherer is not None and self.saved is not None and not self.backward.running:
+            self.gatherer.end_forward()
             self.saved.leave()
         for x in differentiable(output):
             if not x.is_leaf:
@@ -149,7 +150,7 @@ class Hooks:
         for unit in needed:
             self.gatherer.need(unit)
             unit.in_backward |= self.backward.running
-            if unit.frozen:
+            if unit.frozen and torch.is_grad_enabled():
                 self._await_inputs(unit, (args, kwargs))
 
     def _await_inputs(self, unit: Unit, inputs: Any) -> None:
@@ -158,8 +159,6 @@ class Hooks:
             if unit.awaited_inputs == 0:
                 self._free_if_done(unit)
 
-        if not torch.is_grad_enabled():
-            return
         for x in differentiable(inputs):
             unit.awaited_inputs += 1
             handle = x.register_hook(came)  # type: ignore[no-untyped-call]
