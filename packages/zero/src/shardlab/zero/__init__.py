@@ -5,11 +5,12 @@ Start reading at `api.shard`, then stage0 to stage3, then follow one parameter t
 """
 
 from shardlab.zero.access import gathered, inspect
-from shardlab.zero.api import grad_sink, no_sync, shard
+from shardlab.zero.api import no_sync, shard
 from shardlab.zero.clip import clip_grad_norm_
 from shardlab.zero.freed import FreedParameterError
 from shardlab.zero.precision import Precision
 from shardlab.zero.shown import ShardedGradError
+from shardlab.zero.sink import grad_sink
 from shardlab.zero.step import NonFiniteGradientError
 
 __all__ = [

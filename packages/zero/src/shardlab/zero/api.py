@@ -1,23 +1,23 @@
 """`shard`: make a model and its optimizer share their memory with the other ranks."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from shardlab.comm.communicator import Communicator
-from shardlab.comm.protocols import GradSink, ShardStore
-from shardlab.plan.layout import Layout
-from shardlab.plan.placement import ParamInfo
+from shardlab.comm.protocols import ShardStore
 from shardlab.zero import optimizer as optim
-from shardlab.zero.checks import MARK, check_arguments
+from shardlab.zero.checks import check_arguments
 from shardlab.zero.digest import check_same_start
-from shardlab.zero.gather import Gatherer, release, revive
+from shardlab.zero.flatten import flatten, settle
+from shardlab.zero.gather import Gatherer
 from shardlab.zero.hooks import Hooks
 from shardlab.zero.pool import BufferPool
-from shardlab.zero.precision import Dtypes, Precision, dtypes_of
+from shardlab.zero.precision import Precision
 from shardlab.zero.reduce import Reducer
 from shardlab.zero.sharding import Sharding, sharding_of
 from shardlab.zero.stage0 import Stage0
@@ -25,11 +25,10 @@ from shardlab.zero.stage1 import Stage1
 from shardlab.zero.stage2 import Stage2
 from shardlab.zero.stage3 import Stage3
 from shardlab.zero.step import StepHooks
-from shardlab.zero.unit import FlatGroup, Member, Unit, UnitState, specs_of
-from shardlab.zero.units import find_units
+from shardlab.zero.unit import Unit
 from shardlab.zero.visible import VisibleGrads
 
-__all__ = ["grad_sink", "no_sync", "shard"]
+__all__ = ["no_sync", "shard"]
 
 STAGES: tuple[type[Stage0], ...] = (Stage0, Stage1, Stage2, Stage3)
 
@@ -79,73 +78,38 @@ def shard(
     instance = optim.made(optimizer, model)
     optim.check_kind(instance, stage)
     check_same_start(model, comms)
-    device = next(model.parameters()).device
-    pool = BufferPool(device)
-    chosen = STAGES[stage](comm, pool)
-    dtypes = dtypes_of(model, precision)
-    made_units = [_make_unit(spec.name, spec.modules, spec.params, chosen, dtypes) for spec in find_units(model, units)]
-    groups = [group for unit in made_units for group in unit.trained]
+    chosen = STAGES[stage](comm, BufferPool(next(model.parameters()).device))
+    flat_units = flatten(model, units, chosen, precision)
+    groups = [group for unit in flat_units for group in unit.trained]
     optim.check_groups(instance, [member for group in groups for member in group.members], model)
-    gatherer = Gatherer(comm, pool, made_units) if stage == 3 else None
-    for unit in made_units:
-        _settle(unit, chosen, pool)
+    settle(flat_units, chosen)
     optim.cut(instance, groups, whole=stage == 0)
-    scale = 1.0 / (comm.size * (replicas.size if replicas is not None else 1)) if grad_scale is None else grad_scale
-    reducer = Reducer(comm, replicas, chosen, made_units, pool, scale)
-    visible = VisibleGrads(groups, whole=stage == 0)
-    compute = None if precision is None or precision.compute is None else precision.of(torch.float32).compute
-    hooks = Hooks(model, made_units, reducer, gatherer, visible, compute)
-    policy = "skip" if precision is None else precision.non_finite
-    steps = StepHooks(instance, made_units, chosen, comms, hooks, policy)
-    parts = Sharding(
-        model, instance, comm, replicas, chosen, made_units, pool, reducer, gatherer, visible, hooks, steps
-    )
-    parts.attach()
+    scale = 1.0 / math.prod(each.size for each in comms) if grad_scale is None else grad_scale
+    _connect(model, instance, comms, chosen, flat_units, precision, scale)
     return model, instance
 
 
-def _make_unit(
-    name: str, modules: list[nn.Module], params: dict[str, nn.Parameter], stage: Stage0, by: dict[nn.Parameter, Dtypes]
-) -> Unit:
-    """A unit with one flat group per (dtypes, trained or frozen), in order of first appearance."""
-    unit = Unit(name, modules)
-    sorted_in: dict[tuple[Dtypes, bool], dict[str, nn.Parameter]] = {}
-    for key, p in params.items():
-        sorted_in.setdefault((by[p], p.requires_grad), {})[key] = p
-    for (dtypes, trained), chosen in sorted_in.items():
-        sharded = trained or not stage.keeps_full
-        layout = Layout.of(specs_of(chosen, dtypes.compute, trained), stage.shards if sharded else 1)
-        members = [Member(key, p, layout.offset(key), type(p)) for key, p in chosen.items()]
-        unit.groups.append(FlatGroup(unit, members, layout, dtypes, trained, stage.index if sharded else 0))
-        for p_name, p in chosen.items():
-            p.shardlab_info = getattr(p, "shardlab_info", None) or ParamInfo(p_name)  # type: ignore[attr-defined]
-    return unit
-
-
-def _settle(unit: Unit, stage: Stage0, pool: BufferPool) -> None:
-    """Move the values into flat buffers; what this rank does not keep is gone afterwards.
-
-    Cost: one buffer of the unit's size at a time.
-    """
-    with torch.no_grad():
-        for group in unit.groups:
-            first = group.members[0].param
-            full = torch.zeros(group.layout.numel, dtype=group.dtypes.compute, device=first.device)
-            if group.trained and group.dtypes.master != group.dtypes.compute:
-                group.master = torch.zeros(group.layout.shard_numel, dtype=group.dtypes.master, device=first.device)
-                for member, start, stop, at in group.own:
-                    group.master[at : at + stop - start] = member.param.reshape(-1)[start:stop]
-            for member in group.members:
-                member.of(full).copy_(member.param.reshape(-1))
-            stage.settle(group, full)
-            for member in group.members:
-                revive(member.param, member.kind, member.of(full))
-                setattr(member.param, MARK, unit.name)
-                if not stage.keeps_full:
-                    release(member.param, member.kind)
-            for dtype in {group.dtypes.compute, group.dtypes.reduce} if group.trained else {group.dtypes.compute}:
-                pool.register(dtype, group.layout.numel)
-    unit.state = UnitState.LIVE if stage.keeps_full else UnitState.SHARDED
+def _connect(
+    model: nn.Module,
+    optimizer: Optimizer,
+    comms: list[Communicator],
+    stage: Stage0,
+    units: list[Unit],
+    precision: Precision | None,
+    scale: float,
+) -> None:
+    """Attach the parts that make the flat units train: who gathers, who reduces, and the hooks that tell them when."""
+    comm, replicas = comms[0], comms[1] if len(comms) > 1 else None
+    gatherer = None if stage.keeps_full else Gatherer(comm, stage.pool, units)
+    reducer = Reducer(comm, replicas, stage, units, stage.pool, scale)
+    visible = VisibleGrads([group for unit in units for group in unit.trained], whole=stage.number == 0)
+    compute = None if precision is None or precision.compute is None else precision.of(torch.float32).compute
+    hooks = Hooks(model, units, reducer, gatherer, visible, compute)
+    policy = "skip" if precision is None else precision.non_finite
+    steps = StepHooks(optimizer, units, stage, comms, hooks, policy)
+    Sharding(
+        model, optimizer, comm, replicas, stage, units, stage.pool, reducer, gatherer, visible, hooks, steps
+    ).attach()
 
 
 @contextmanager
@@ -161,8 +125,7 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     sharding = sharding_of(model)
     if sharding.stage.number >= 2:
         raise ValueError(
-            f"no_sync at stage {sharding.stage.number}: gradients are sharded, so no rank could keep its whole "
-            "local ones. "
+            f"no_sync at stage {sharding.stage.number}: gradients are sharded, so no rank could keep whole local ones. "
             "Accumulation works without it: every backward is summed over the ranks as it ends"
         )
     before, sharding.reducer.sync = sharding.reducer.sync, False
@@ -170,42 +133,3 @@ def no_sync(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         sharding.reducer.sync = before
-
-
-class _Sink:
-    """GradSink of a sharded model."""
-
-    def __init__(self, sharding: Sharding) -> None:
-        self._sharding = sharding
-        self._places = {m.param: (group, m) for group in sharding.trained_groups for m in group.members}
-        self._open = False
-
-    def add(self, param: nn.Parameter, grad: Tensor, micro_batch: int) -> None:
-        """Add the local gradient of one parameter; shape of the parameter."""
-        if param not in self._places:
-            raise ValueError(f"grad_sink: a parameter of shape {tuple(param.shape)} is not a trained one of this model")
-        group, member = self._places[param]
-        if grad.shape != param.shape:
-            raise ValueError(
-                f"grad_sink: {member.name!r} has shape {tuple(param.shape)}, its gradient {tuple(grad.shape)}"
-            )
-        if not self._open:
-            self._sharding.visible.hide()
-            self._open = True
-        self._sharding.reducer.micro_batch = micro_batch
-        with torch.no_grad():
-            self._sharding.reducer.take(group, member, grad)
-
-    def end(self, micro_batch: int) -> None:
-        """Reduce what was added for ``micro_batch``; every rank of the group calls it."""
-        if not self._open:
-            self._sharding.visible.hide()
-        self._open = False
-        self._sharding.reducer.micro_batch = micro_batch
-        self._sharding.reducer.end()
-        self._sharding.visible.show()
-
-
-def grad_sink(model: nn.Module) -> GradSink:
-    """Where gradients go that autograd's hooks do not see, such as those of a split backward."""
-    return _Sink(sharding_of(model))
