@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from shardlab.comm import Mesh, run_ranks
-from shardlab.zero import grad_sink, inspect, shard
+from shardlab.zero import inspect, shard
 from tests.zero.plain import Task, Weights, check, fresh, numbers, plain, same, sharding, whole
 
 STAGES = pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -215,31 +215,6 @@ def test_a_rank_that_owns_nothing_takes_part(stage: int) -> None:
         return nn.Linear(1, 1, bias=False)
 
     check(Task(make, lambda m, s, r: m(numbers(2, 1, step=s, rank=r)).square().mean()), stages=[stage], ranks=4)
-
-
-@STAGES
-def test_gradients_given_by_hand_through_the_sink(stage: int) -> None:
-    """What a split backward, which fires no hooks, would use."""
-
-    def body(mesh: Mesh) -> Weights:
-        task = Task(Net, loss, sgd)
-        model, optimizer = shard(fresh(task), task.optimizer, mesh["dp"], stage=stage)
-        alone = fresh(task)
-        sink = grad_sink(model)
-        for micro_batch in range(2):
-            for p, q in zip(model.parameters(), alone.parameters(), strict=True):
-                sink.add(p, torch.full_like(q, 1.0 + mesh["dp"].index + micro_batch), micro_batch)
-            sink.end(micro_batch)
-        with pytest.raises(ValueError, match="not a trained one"):
-            sink.add(nn.Parameter(torch.ones(2)), torch.ones(2), 0)
-        with pytest.raises(ValueError, match=r"'gain' has shape \(\).*\(2,\)"):
-            sink.add(model.gain, torch.ones(2), 0)
-        optimizer.step()
-        return whole(model)
-
-    want = {name: p.detach() - 0.1 * 4.0 for name, p in fresh(Task(Net, loss)).named_parameters()}
-    for got in run_ranks({"dp": 2}, body):
-        same(got, want, within=1e-6)
 
 
 def test_sharding_draws_no_random_number() -> None:
