@@ -3,6 +3,7 @@
 Predicted from the plan alone on one side; on the other what the sharded reference model did on every lockstep rank.
 """
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,11 +72,16 @@ def train(mesh: Any, plan: Plan, measure: bool) -> Seen:
 def allocated_peak(step: Any) -> int:
     """Most bytes that a step has allocated at once, from the allocator's events.
 
-    What was allocated before the profiler started is freed without an event, so what is left over at the end replaced as
-    much of it and is taken off.
+    What was allocated before the profiler started is freed without an event, so what is left over at the end replaced
+    as much of it and is taken off.
     """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        step()
+    gc.collect()  # what an earlier test left must not be freed while this one counts
+    gc.disable()
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+            step()
+    finally:
+        gc.enable()
     live = peak = 0
     for event in watched.profiler.kineto_results.events():  # type: ignore[union-attr]
         if event.name() == "[memory]":
@@ -106,12 +112,12 @@ def test_calls_and_state_bytes(name: str, precision: Precision, recompute: str, 
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize(("recompute", "slack"), [("none", 0.01), ("full", 0.08)])
+@pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("family", ["gpt", "llama"])
-def test_peak_is_a_close_bound(family: str, recompute: str, slack: float, zero: int) -> None:
+def test_peak_is_a_close_bound(family: str, recompute: str, zero: int) -> None:
     sizes: dict[str, Any] = {"layers": 3, "hidden": 128, "heads": 4, "vocab": 1000, "positions": 64, "ffn": 384}
     model = gpt(**sizes) if family == "gpt" else llama(**sizes)
     plan = Plan(model, zero=zero, seq=64, micro_batch=8, accumulation=2, recompute=recompute, precision=MIXED)
     (seen,) = run_ranks({"dp": 1}, train, plan, True)
     predicted = footprint(compile_plan(plan).actions, plan).total_bytes
-    assert seen.peak_bytes <= predicted <= seen.peak_bytes * (1 + slack)
+    assert seen.peak_bytes <= predicted <= seen.peak_bytes * 1.001

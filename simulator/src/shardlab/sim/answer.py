@@ -113,10 +113,11 @@ class Estimate:
             found.append(f"no time: {self.no_time}")
         elif self.times is not None:
             found.append("time is rough: a two-lane replay of the step with the factors below")
-            found.append(_sentence("training step", costs.TRAINING_FRACTION))
             found.append(_sentence("links", costs.LINK_FRACTION))
             found.append(_sentence("element-wise", costs.ELEMENTWISE))
-            found.append(_sentence("launch", costs.LAUNCH_S))
+            if not machine.shared:
+                found.append(_sentence("training step", costs.TRAINING_FRACTION))
+                found.append(_sentence("launch", costs.LAUNCH_S))
         return (*found, *self._machine_sentences())
 
     def _machine_sentences(self) -> Iterator[str]:
