@@ -6,7 +6,7 @@ from shardlab.comm.errors import BufferInFlightError, CommError, DeadlockError, 
 from shardlab.comm.guard import agree
 from shardlab.comm.mesh import Mesh
 from shardlab.comm.process import init
-from shardlab.comm.protocols import GradSink, HasPieces, Key, ShardStore
+from shardlab.comm.protocols import GradSink, Handlers, HasPieces, Key, ShardStore
 from shardlab.comm.ranks import run_ranks
 from shardlab.comm.record import Label, Recorder, recording
 from shardlab.comm.values import host_list, host_value
@@ -39,6 +39,7 @@ __all__ = [
     "RankLeftError",
     # what packages know of each other
     "GradSink",
+    "Handlers",
     "HasPieces",
     "Key",
     "ShardStore",

@@ -1,14 +1,16 @@
 """All that the packages of shardlab know of each other."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from shardlab.comm.communicator import Pending
+from shardlab.plan.action import Action, Op
 
-__all__ = ["GradSink", "HasPieces", "Key", "ShardStore"]
+__all__ = ["GradSink", "Handlers", "HasPieces", "Key", "ShardStore"]
 
+Handlers = Mapping[Op, Callable[[Action], None]]  # what a package runs for each kind of action
 Key = tuple[str, str]  # (kind, name), such as ("exp_avg", "blocks.0.attn.qkv.weight")
 
 
