@@ -114,9 +114,9 @@ def test_load_state_dict_is_not_undone_by_the_next_step(stage: int) -> None:
 def test_an_edit_without_a_source_is_an_error_that_names_the_parameter(stage: int) -> None:
     def body(mesh: Mesh) -> None:
         model, _ = start(mesh, stage)
-        with pytest.raises(RuntimeError, match=r"'2\.weight'.*write_from"), gathered(model, "0.weight", "2.weight"):
-            with torch.no_grad():
-                model[2].weight[0] = 1.0
+        edited = pytest.raises(RuntimeError, match=r"'2\.weight'.*write_from")
+        with edited, gathered(model, "0.weight", "2.weight"), torch.no_grad():
+            model[2].weight[0] = 1.0
         at_rest(model)
 
     run_ranks({"dp": 2}, body)

@@ -21,7 +21,18 @@ class ShardedGradError(RuntimeError):
     """Something was asked of a part of a gradient that only the whole can answer."""
 
 
-_NORMS = ("norm", "vector_norm", "linalg_vector_norm", "matrix_norm", "_foreach_norm", "dist", "renorm")
+_NORMS = (
+    *(
+        "norm",
+        "linalg_norm",
+        "linalg_vector_norm",
+        "linalg_matrix_norm",
+        "vector_norm",
+        "matrix_norm",
+        "frobenius_norm",
+    ),
+    *("nuclear_norm", "_foreach_norm", "dist", "renorm"),
+)
 _HARMLESS = (
     "__get__",
     "size",
