@@ -50,10 +50,6 @@ def test_without_a_list_of_like_modules_the_owners_are_units() -> None:
     assert names(find_units(MLP())) == ["layers.0", "layers.2", "layers.4"]
 
 
-def test_a_list_of_one_is_no_list_of_blocks() -> None:
-    assert names(find_units(GPT(layers=1)))[2:4] == ["blocks.0.ln1", "blocks.0.ln2"]
-
-
 def test_only_the_outermost_list_counts() -> None:
     inner = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(3)]
     assert names(find_units(nn.Sequential(*inner))) == ["0", "1", "2"]
@@ -123,3 +119,15 @@ def test_units_that_cannot_be() -> None:
 
 def test_a_module_without_parameters_makes_no_unit() -> None:
     assert names(find_units(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Identity()))) == ["0"]
+
+
+def test_a_list_of_one_block_is_a_list() -> None:
+    """A one-layer model is cut as a deeper one; a Sequential of one module is looked through."""
+
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
+
+    model = nn.Module()
+    model.blocks = nn.ModuleList([block()])
+    model.head = nn.Sequential(block())
+    assert [unit.name for unit in find_units(model)] == ["blocks.0", "head.0.0", "head.0.2"]

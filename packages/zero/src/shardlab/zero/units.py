@@ -69,13 +69,14 @@ def find_units(model: nn.Module, units: Iterable[nn.Module | type[nn.Module]] | 
 
 
 def _listed(model: nn.Module) -> set[nn.Module]:
-    """Elements of the outermost lists of two or more modules of one class."""
+    """Elements of the outermost lists of modules of one class; a Sequential of one module is no list."""
     found: set[nn.Module] = set()
 
     def visit(module: nn.Module) -> None:
         children = list(module.children())
-        like = len({type(child) for child in children}) == 1 and len(children) > 1
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and like and not is_parametrized(module):
+        like = len({type(child) for child in children}) == 1
+        several = isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and len(children) > 1)
+        if several and like and not is_parametrized(module):
             found.update(child for child in children if any(True for _ in child.parameters()))
             return
         if not is_parametrized(module):
