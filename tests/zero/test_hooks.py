@@ -106,3 +106,26 @@ def test_a_forward_that_is_never_followed_by_a_backward_leaves_no_trace(stage: i
         at_rest(model)
 
     run_ranks({"dp": 2}, body)
+
+
+def test_calling_sub_modules_for_ever_remembers_no_more_than_a_bounded_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardlab.zero.order._LONGEST", 10)
+
+    def body(mesh: Mesh) -> None:
+        model = start(mesh)
+        gatherer = sharding(model).gatherer
+        assert gatherer is not None
+        x = numbers(3, 6, step=0, rank=0)
+        with torch.no_grad():
+            for _ in range(25):
+                assert torch.equal(model[0](model[2](x)), fresh(TASK)[0](fresh(TASK)[2](x)))
+        assert len(gatherer.order._now) <= 10
+        at_rest_of_values(model)
+
+    run_ranks({"dp": 2}, body)
+
+
+def at_rest_of_values(model: nn.Module) -> None:
+    """At most the next unit is under way."""
+    assert sum(unit.state is not UnitState.SHARDED for unit in sharding(model).units) <= 1
+    sharding(model).hooks.before_step()

@@ -5,6 +5,9 @@ from shardlab.zero.unit import Unit
 __all__ = ["UseOrder"]
 
 
+_LONGEST = 1 << 16
+
+
 class UseOrder:
     """Remembers one pass (forward and its backward) per mode and says which unit comes next.
 
@@ -30,6 +33,8 @@ class UseOrder:
 
     def use(self, unit: Unit) -> Unit | None:
         """Enter a use; return the unit that came next after it in the last pass, if this pass has followed that one."""
+        if len(self._now) == _LONGEST:  # only sub-modules are called, without backward: no pass ever begins or ends
+            self.end()
         last, at = self._last.get(self._training, []), len(self._now)
         self._now.append(unit)
         self._follows = self._follows and at < len(last) and last[at] is unit
