@@ -63,10 +63,13 @@ def _model_and_masters(recipe: Recipe) -> tuple[nn.Module, dict[str, nn.Paramete
     model, precision = recipe.build(), recipe.precision
     if precision is None:
         return model, dict(model.named_parameters())
+    fp32 = {id(p) for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
     masters = {}
     for name, p in model.named_parameters():
         masters[name] = nn.Parameter(p.detach().to(torch_dtype(precision.master), copy=True))
-        if precision.compute is not None:
+        if (
+            precision.compute is not None and id(p) not in fp32
+        ):  # torch wants BatchNorm in one dtype, statistics and all
             p.data = p.data.to(torch_dtype(precision.compute))
     return model, masters
 

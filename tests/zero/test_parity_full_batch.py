@@ -12,7 +12,7 @@ from tests.zero.training import STAGES, lockstep
 
 MODELS = ("mlp", "conv", "gpt", "hf_gpt2", "hf_llama", "hf_qwen2")
 OPTIMIZERS = {"sgd": (("lr", 0.1),), "adamw": (("lr", 1e-3), ("eps", 1e-5))}
-PAIRS = [(2, 3), (3, 2), (3, 0), (4, 1)]  # ranks, stage: all stages have the same bits
+PAIRS = [(2, 3), (3, 2), (4, 1)]  # ranks, stage: all stages have the same bits
 
 
 def widened_norm(self: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:

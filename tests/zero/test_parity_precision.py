@@ -23,14 +23,22 @@ PRECISIONS = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("model", "stage"), [("gpt", 0), ("mlp", 1), ("mlp", 2), ("gpt", 3)])
 @pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
-@pytest.mark.parametrize("model", ["mlp", "gpt"])
 def test_same_bits(model: str, precision: Precision, stage: int) -> None:
     recipe = Recipe(model, steps=4, micro_batches=2, precision=precision, groups=True, with_state=True)
     expected = rank_ordered(recipe, 3)
     ours = lockstep(recipe, 3, stage)
     assert [differing(a, b) for a, b in zip(ours, expected, strict=True)] == [[]] * 3
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_batchnorm_stays_in_fp32(stage: int) -> None:
+    recipe = Recipe("batchnorm", micro_batches=2, precision=Precision(compute="bf16"))
+    expected = rank_ordered(recipe, 2)
+    ours = lockstep(recipe, 2, stage)
+    assert [differing(a, b) for a, b in zip(ours, expected, strict=True)] == [[]] * 2
+    assert {name for name, p in ours[0].params.items() if p.dtype is torch.float32} == {"norm.weight", "norm.bias"}
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -23,7 +23,7 @@ def assert_equal(recipe: Recipe, ranks: int, stage: int, oracle: Recipe | None =
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("model", ["mlp", "conv", "batchnorm", "gpt", *HUGGING_FACE])
 def test_models(model: str, ranks: int, stage: int) -> None:
-    assert_equal(Recipe(model), ranks, stage)
+    assert_equal(Recipe(model, steps=2 if model in HUGGING_FACE else 3), ranks, stage)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -38,12 +38,11 @@ def test_checkpointing_changes_no_bit(model: str, checkpointing: str, stage: int
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", ["batchnorm", "gpt"])
 def test_optimizers_and_their_state(model: str, optimizer: str, stage: int) -> None:
-    assert_equal(Recipe(model, optimizer, steps=5, with_state=True), 3, stage)
+    assert_equal(Recipe(model, optimizer, with_state=True), 3, stage)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize(("optimizer", "ranks"), [*(("adamw", n) for n in (1, 2, 3, 4)), ("sgd", 3)])
 def test_groups_clipping_and_accumulation(optimizer: str, ranks: int, stage: int) -> None:
     assert_equal(Recipe("gpt", optimizer, micro_batches=3, clip=0.3, groups=True), ranks, stage)
 

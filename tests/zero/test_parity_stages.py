@@ -7,7 +7,7 @@ import pytest
 from tests.oracle.recipe import Recipe, differing
 from tests.zero.training import STAGES, lockstep
 
-LONG = Recipe("gpt", steps=5, micro_batches=3, clip=0.3, groups=True, with_state=True)
+LONG = Recipe("gpt", steps=4, micro_batches=3, clip=0.3, groups=True, with_state=True)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -1,8 +1,9 @@
 import pytest
 import torch
+from torch import nn
 
 from shardlab.zero import Precision
-from shardlab.zero.precision import Dtypes, own_dtypes, torch_dtype
+from shardlab.zero.precision import Dtypes, dtypes_of, own_dtypes, torch_dtype
 
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
@@ -51,3 +52,11 @@ def test_loss_scaling_is_not_built(scale: float) -> None:
 def test_non_finite_policies() -> None:
     with pytest.raises(ValueError, match=r"precision.non_finite is 'drop', valid are 'skip', 'raise', 'ignore'"):
         Precision(non_finite="drop")  # type: ignore[arg-type]
+
+
+def test_norms_with_running_statistics_compute_in_the_dtype_of_those() -> None:
+    model = nn.Sequential(nn.Conv1d(1, 2, 1), nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False))
+    found = dtypes_of(model, Precision(compute="bf16"))
+    assert [found[p].compute for p in model.parameters()] == [BF16, BF16, F32, F32, BF16, BF16]
+    assert {found[p] for p in model[1].parameters()} == {Dtypes(F32, F32, F32, F32)}
+    assert set(dtypes_of(model, None).values()) == {own_dtypes(F32)}
