@@ -121,6 +121,28 @@ def test_a_gradient_accumulated_before_a_failed_forward_is_kept(stage: int) -> N
         same(got, want)
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_gradient_accumulated_before_a_failed_backward_is_kept(stage: int) -> None:
+    """The second backward raises before any gradient arrives, and the user goes on without a clear."""
+
+    def body(mesh: Mesh) -> Weights:
+        model, optimizer = start(mesh, stage)
+        loss(model, 0, mesh["dp"].index).backward()
+        handle = model[3].register_forward_hook(trip_backward)
+        with pytest.raises(FloatingPointError):
+            loss(model, 77, mesh["dp"].index).backward()
+        handle.remove()
+        assert all(p.grad is not None for p in model.parameters())
+        with torch.no_grad():
+            loss(model, 1, mesh["dp"].index)
+        optimizer.step()
+        return whole(model)
+
+    want = plain(Task(blocks, loss, steps=1), 2)
+    for got in run_ranks({"dp": 2}, body):
+        same(got, want)
+
+
 class Branching(nn.Module):
     """Rank 0 takes the left branch in odd steps, the right one in even steps; the other ranks the other way round."""
 
