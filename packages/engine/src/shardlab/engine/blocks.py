@@ -163,8 +163,8 @@ def rotary_tables(positions: int, head_dim: int, theta: float) -> tuple[Tensor, 
 def rotate(x_BNSD: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
     """Turn each pair (first half, second half) of a head by its position's angle.
 
-    Computed in the dtype of the tables, fp32, and rounded once, because bf16 cannot tell far positions apart. Autograd
-    keeps only the tables for it.
+    Computed in the dtype of the tables, fp32, and rounded once, because a table in bf16 is right to two digits only.
+    Autograd keeps only the tables for it.
     """
     first_BNSE, second_BNSE = x_BNSD.chunk(2, dim=-1)
     turned = (first_BNSE * cos_SE - second_BNSE * sin_SE, second_BNSE * cos_SE + first_BNSE * sin_SE)

@@ -24,8 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from shardlab.comm.dry import dry_mesh
 from shardlab.comm.mesh import Mesh
 from shardlab.comm.record import recording
-from shardlab.engine.blocks import GPTBlock, LlamaBlock
-from shardlab.engine.build import build
+from shardlab.engine.build import Decoder, build
 from shardlab.engine.live import LiveBytes, StorageBytes
 from shardlab.plan.ledger import Ledger
 from shardlab.plan.plan import Plan
@@ -58,7 +57,7 @@ class DryRun:
         state: Bytes between steps by category, padding apart; they sum to the total.
         held: The same with each category's padding inside.
         pooled_bytes: Bytes of flat buffers kept for the next unit, between steps.
-        saved_bytes: Most bytes of activations that autograd keeps from a forward to its backward.
+        saved_bytes: Most bytes of activations that autograd keeps when a forward has ended.
         resting_bytes: Bytes of all live tensors between steps.
         peak_bytes: Most bytes of live tensors at once, during the second step.
         start_bytes: Most bytes of live tensors at once while the model is built and sharded.
@@ -137,14 +136,11 @@ def shard_plan(
         make: Makes the model in place of the plan's description.
     """
     model = build(plan.model, plan.recompute) if make is None else make()
-    # A list of one block is no list to zero's rule; naming the classes makes it a unit too.
-    units = [kind for kind in (GPTBlock, LlamaBlock) if any(type(module) is kind for module in model.modules())]
     model, optimizer = shard(
         model,
         OPTIMIZERS[plan.optimizer],
         mesh["dp"],
         stage=plan.zero,
-        units=units if make is None and units else None,
         precision=Precision(**asdict(plan.precision)),
     )
     gatherer = sharding_of(model).gatherer
@@ -220,11 +216,11 @@ def saved_for_backward(model: nn.Module) -> Iterator[Saved]:
         return tensor
 
     def keep_input(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if torch._C._current_graph_task_id() == -1:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() == -1:
             saved.add(args[0])
 
     for module in model.modules():
-        if getattr(module, "recompute", "none") == "full":
+        if isinstance(module, Decoder) and module.recompute == "full":
             handles += [block.register_forward_pre_hook(keep_input) for block in module.blocks]
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
