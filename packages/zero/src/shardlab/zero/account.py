@@ -136,7 +136,7 @@ def _flat(group: FlatGroup) -> Iterator[Held]:
 
 
 def _optimizer_state(sharding: Sharding) -> Iterator[Held]:
-    """Yield what the optimizer keeps for its pieces; a state of the parameter's shape is shared as the parameters are."""
+    """Yield what the optimizer keeps for its pieces; a state of the parameter's shape is shared as parameters are."""
     whole = sum(member.numel for group in sharding.trained_groups for member in group.members)
     seen: set[str] = set()
     for piece, state in sharding.optimizer.state.items():
