@@ -1,33 +1,13 @@
 """Gradients that no hook sees, such as those of a split backward, given by hand."""
 
-from collections.abc import Iterable
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shardlab.comm import Mesh, run_ranks
 from shardlab.zero import grad_sink, shard
-from tests.zero.plain import Task, Weights, fresh, numbers, same, whole
-
-STAGES = pytest.mark.parametrize("stage", [0, 1, 2, 3])
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.gain, self.last = nn.Linear(6, 5), nn.Parameter(torch.tensor(1.5)), nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.first(x)) * self.gain)
-
-
-def loss(model: nn.Module, step: int, rank: int) -> Tensor:
-    return model(numbers(3, 6, step=step, rank=rank)).square().mean()
-
-
-def sgd(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=0.1)
+from tests.zero.gain import STAGES, Net, loss, sgd
+from tests.zero.plain import Task, Weights, fresh, same, whole
 
 
 @STAGES
