@@ -99,7 +99,7 @@ class _Walk:
 
     def __init__(self, plan: Plan, rank: int, kernels: str) -> None:
         self.batch = replace(plan.batch, kernels=kernels)
-        self.plan, self.shape, self.state = plan, StepShape.of(plan), state_bytes(plan, rank)
+        self.plan, self.rank, self.shape, self.state = plan, rank, StepShape.of(plan), state_bytes(plan, rank)
         use, flat = plan.precision, [group for groups in flat_groups(plan).values() for group in groups]
         borrows = [{use.compute, use.reduce} if group.trained else {use.compute} for group in flat]
         sizes = [(dtype, group.layout.numel) for group, dtypes in zip(flat, borrows, strict=True) for dtype in dtypes]
@@ -184,27 +184,67 @@ class _Walk:
     def _temporaries(self, action: Action) -> tuple[int, int]:
         """Return bytes of activations and of buffers that live only now: of this action, of the reduction under way."""
         plan, activations, buffers = self.plan, 0, 0
-        for unit in {self.arriving, action.name if action.op in (Op.REDUCE, Op.ALLREDUCE) else None} - {None}:
-            assert unit is not None
-            buffers += self._arriving_bytes(unit)
+        if action.op in (Op.REDUCE, Op.ALLREDUCE):
+            # sent while its last gradient is still being copied; the reduction of the unit before it ends after that
+            params = plan.model.unit(action.name).params
+            last = max(param.numel for param in params if param.requires_grad) * itemsize(plan.precision.compute)
+            before = 0
+            if self.arriving is not None:  # at stage 0 what it received is gone by now
+                before = self._sum_bytes(self.arriving) if plan.zero == 0 else self._received_bytes(self.arriving)
+            buffers += max(self._received_bytes(action.name) + last + before, self._sum_bytes(action.name))
+        elif self.arriving is not None:
+            buffers += self._received_bytes(self.arriving)
         if action.op in (Op.F, Op.B, Op.R):
             layer = plan.model.layer(action.name)
             activations = transient_bytes(layer, self.batch, action.op is Op.B)
             if action.op is Op.B:
                 largest = max((param.numel for param in layer.params if param.requires_grad), default=0)
                 buffers += largest * itemsize(plan.precision.compute)
-        elif action.op is Op.STEP and plan.precision.accumulate != plan.precision.master:
-            buffers += sum(
-                group.shard_bytes(plan.precision.master)
-                for unit in self.shape.reduced
-                for group in self._groups(unit, trained=True)
-            )
+                buffers += self._tied_bytes(action.name)
+        elif action.op is Op.STEP:
+            buffers += self._step_bytes()
         return activations, buffers
 
-    def _arriving_bytes(self, unit: str) -> int:
-        """Return what a reduction receives, and its result where that is no part of the send buffer."""
+    def _tied_bytes(self, layer: str) -> int:
+        """Return the gradients of tied parameters that wait to be added to that of this layer, and the sum.
+
+        The send buffer, which has been counted since the first of them, is not taken before the sum is there; stage 1
+        always has it.
+        """
+        found = 0
+        for unit in self.shape.units_of[layer]:
+            users = self.shape.users[unit]
+            if len(users) > 1 and layer == users[0]:
+                found += self.plan.model.unit(unit).params[0].numel * itemsize(self.plan.precision.compute)
+        return found * (2 if self.plan.zero == 1 else 1)
+
+    def _step_bytes(self) -> int:
+        """Return the temporaries of a step: those of the search for inf and NaN, then those of the update.
+
+        The search holds the absolute values of one flat buffer and one flag each. The update holds gradients cast to
+        the dtype of the master weights, where they are kept in another, and what the optimizer needs for one parameter.
+        """
+        use = self.plan.precision
+        groups = [group for unit in self.shape.reduced for group in self._groups(unit, trained=True)]
+        search = max((group.shard_bytes(use.accumulate) + group.layout.shard_numel for group in groups), default=0)
+        casts = sum(group.shard_bytes(use.master) for group in groups) if use.accumulate != use.master else 0
+        pieces = [piece for group in groups for piece in group.layout.pieces(self.rank if self.plan.zero else 0)]
+        largest = max((piece.numel for piece in pieces), default=0)
+        return max(search, casts + self.plan.optimizer_spec.temporaries * largest * itemsize(use.master))
+
+    def _received_bytes(self, unit: str) -> int:
+        """Return what a reduction receives, with its result where that is no part of the send buffer."""
         reduce, size = self.plan.precision.reduce, self.plan.dp
         if self.plan.zero == 0:
-            received = sum(group.layout.numel * (size - 1) // size for group in self._groups(unit, trained=True))
-            return received * itemsize(reduce) + self._whole(unit, self.plan.precision.accumulate, trained=True)
+            return sum(
+                group.layout.numel * (size - 1) // size for group in self._groups(unit, trained=True)
+            ) * itemsize(reduce)
         return sum(group.shard_bytes(reduce) * size for group in self._groups(unit, trained=True))
+
+    def _sum_bytes(self, unit: str) -> int:
+        """Return what is held while a finished sum is added: at stage 0 a scaled copy of the send buffer."""
+        use = self.plan.precision
+        if self.plan.zero == 0:
+            return self._whole(unit, use.accumulate, trained=True)
+        sizes = {use.reduce, use.accumulate}  # cast first where it is accumulated in another dtype
+        return sum(group.shard_bytes(dtype) for group in self._groups(unit, trained=True) for dtype in sizes)

@@ -20,23 +20,25 @@ class OptimizerSpec:
         name: Name in a plan or a config.
         moments: Tensors of the parameter's size.
         counters: Step counters (fp32 scalars) per parameter tensor.
+        temporaries: Tensors of the size of one parameter that are alive together while PyTorch updates it.
     """
 
     name: str
     moments: int
     counters: int
+    temporaries: int
 
 
 OPTIMIZERS: Mapping[str, OptimizerSpec] = MappingProxyType(
     {
         spec.name: spec
         for spec in (
-            OptimizerSpec("adamw", 2, 1),
-            OptimizerSpec("adam", 2, 1),
-            OptimizerSpec("sgd", 0, 0),
-            OptimizerSpec("sgd-momentum", 1, 0),
-            OptimizerSpec("rmsprop", 1, 1),
-            OptimizerSpec("adagrad", 1, 1),
+            OptimizerSpec("adamw", 2, 1, 2),
+            OptimizerSpec("adam", 2, 1, 2),
+            OptimizerSpec("sgd", 0, 0, 0),
+            OptimizerSpec("sgd-momentum", 1, 0, 0),
+            OptimizerSpec("rmsprop", 1, 1, 1),
+            OptimizerSpec("adagrad", 1, 1, 1),
         )
     }
 )
