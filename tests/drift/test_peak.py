@@ -21,7 +21,7 @@ from shardlab.comm.solo import SoloWorld
 from shardlab.engine.allocator import allocator_peak
 from shardlab.engine.dry import dry_run, run_step, shard_plan
 from shardlab.engine.live import LiveBytes
-from shardlab.plan import MeshShape, Plan, gpt, llama, mlp
+from shardlab.plan import OPTIMIZERS, MeshShape, Plan, Precision, compile_plan, footprint, gpt, llama, mlp
 from tests.drift.sources import BF16
 
 MLP_BOUND = 0.1
@@ -87,3 +87,31 @@ def test_fake_tensors_are_alive_as_long_as_real_ones(model: str) -> None:
         fake = counted(dry_mesh(plan.mesh.sizes), plan)
     assert fake == real
     assert real[1] > real[0] > 0
+
+
+FORMULA_BOUND = 0.03
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("stage", range(4))
+def test_formula_of_the_peak_where_states_rule(stage: int, optimizer: str) -> None:
+    spec = mlp(widths=[64, 1024, 8])
+    for precision in (Precision(), BF16, Precision.named("bf16")):
+        plan = Plan(spec, MeshShape({"dp": 2}), zero=stage, precision=precision, optimizer=optimizer)
+        said = footprint(compile_plan(plan).actions, plan).total_bytes
+        assert abs(said / dry_run(plan).peak_bytes - 1) <= FORMULA_BOUND
+
+
+DECODERS = {
+    "gpt": gpt(layers=4, hidden=256, heads=4, vocab=8000, positions=512),
+    "llama": llama(layers=4, hidden=256, heads=4, kv_heads=2, ffn=688, vocab=8000, positions=512),
+}
+
+
+@pytest.mark.parametrize(("stage", "recompute"), [(0, "none"), (1, "full"), (2, "none"), (3, "none"), (3, "full")])
+@pytest.mark.parametrize(("model", "seq"), [("gpt", 16), ("gpt", 512), ("llama", 512)])
+def test_formula_of_the_peak_of_decoders(model: str, seq: int, stage: int, recompute: str) -> None:
+    plan = Plan(DECODERS[model], MeshShape({"dp": 8}), zero=stage, precision=Precision.named("bf16"), seq=seq,
+                recompute=recompute)  # fmt: skip
+    said = footprint(compile_plan(plan).actions, plan).total_bytes
+    assert abs(said / dry_run(plan).peak_bytes - 1) <= FORMULA_BOUND
