@@ -169,16 +169,6 @@ def test_schedulers_hooks_and_groups_of_the_instance_go_on_working(stage: int) -
         assert (got_rates, got_called) == (rates, called) and called == ["pre", "post"] * 4
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_closure_is_refused_where_gradients_are_cut(stage: int) -> None:
-    def body(mesh: Mesh) -> None:
-        model, optimizer = shard(Net(), sgd, mesh["dp"], stage=stage)
-        with pytest.raises(ValueError, match=r"step\(closure\).*backward first"):
-            optimizer.step(lambda: float(loss(model, 0, 0)))
-
-    run_ranks({"dp": 1}, body)
-
-
 @STAGES
 def test_a_rank_that_owns_nothing_takes_part(stage: int) -> None:
     """One element on four ranks: three own none of it."""

@@ -115,21 +115,42 @@ def test_what_is_trained_is_fixed(stage: int, change: str, now: str) -> None:
         run_ranks({"dp": 2}, changed, stage, change)
 
 
-def by_closure(mesh: Mesh, stage: int) -> None:
-    model, optimizer = shard(model_of_ones(), lambda p: torch.optim.SGD(p, lr=0.5), mesh["dp"], stage=stage)
+def by_closure(mesh: Mesh, stage: int, closed: bool, keyword: bool, precision: Precision | None) -> list[Tensor]:
+    model, optimizer = shard(
+        model_of_ones(), lambda p: torch.optim.AdamW(p, lr=0.5), mesh["dp"], stage=stage, precision=precision
+    )
+    dtype, calls = torch.float32 if precision is None else torch.bfloat16, []
 
     def closure() -> Tensor:
-        loss: Tensor = model(torch.ones(1, 2)).sum()
+        calls.append(1)
+        optimizer.zero_grad()
+        loss: Tensor = model(torch.arange(2.0).view(1, 2).to(dtype) + mesh.rank).square().sum()
         loss.backward()
         return loss
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    found = []
+    for _ in range(3):
+        if closed:
+            with torch.no_grad():
+                loss = optimizer.step(closure=closure) if keyword else optimizer.step(closure)
+        else:
+            loss = closure()
+            optimizer.step()
+        found.append(torch.as_tensor(loss).detach().clone())
+    assert len(calls) == 3
+    return [*found, inspect(model, "0.weight"), inspect(model, "1.weight")]
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_closures_are_refused(stage: int) -> None:
-    with pytest.raises(ValueError, match=rf"SGD.step\(closure\) at stage {stage}"):
-        run_ranks({"dp": 2}, by_closure, stage)
+@pytest.mark.parametrize("keyword", [False, True])
+@pytest.mark.parametrize("precision", [None, Precision(compute="bf16", accumulate="bf16")], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_closure_gives_what_backward_and_step_give(stage: int, precision: Precision | None, keyword: bool) -> None:
+    """Trainers pass a closure to every step; gradients of other dtypes are cast after it has run."""
+    want = run_ranks({"dp": 2}, by_closure, stage, False, keyword, precision)
+    got = run_ranks({"dp": 2}, by_closure, stage, True, keyword, precision)
+    assert not torch.equal(want[0][0], want[0][2])
+    for mine, theirs in zip(got, want, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 def late_master(mesh: Mesh, stage: int) -> tuple[list[float], Tensor | None]:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from shardlab.zero.unit import FlatGroup, Member
 
-__all__ = ["ELEMENTWISE", "check_groups", "check_kind", "cut"]
+__all__ = ["ELEMENTWISE", "check_groups", "check_kind", "cut", "is_elementwise"]
 
 ELEMENTWISE: tuple[type[Optimizer], ...] = (
     torch.optim.SGD,
@@ -36,6 +36,11 @@ _COUNTS = ("step", "mu_product", "eta", "mu")
 """States of torch's optimizers that belong to a parameter as a whole; of a scalar one they have the shape, too."""
 
 
+def is_elementwise(optimizer: Optimizer) -> bool:
+    """Whether it is known, or says, that it treats each element by itself."""
+    return type(optimizer) in ELEMENTWISE or bool(getattr(optimizer, "shardlab_elementwise", False))
+
+
 def check_kind(optimizer: Optimizer, stage: int) -> None:
     """Refuse optimizers that need whole tensors where only pieces exist.
 
@@ -43,7 +48,7 @@ def check_kind(optimizer: Optimizer, stage: int) -> None:
         ValueError: names the class. A class of one's own that is elementwise says so by ``shardlab_elementwise =
             True``.
     """
-    if stage == 0 or type(optimizer) in ELEMENTWISE or getattr(optimizer, "shardlab_elementwise", False):
+    if stage == 0 or is_elementwise(optimizer):
         return
     known = ", ".join(kind.__name__ for kind in ELEMENTWISE)
     raise ValueError(

@@ -12,6 +12,7 @@ from shardlab.comm.communicator import MIN, Communicator
 from shardlab.comm.guard import agree
 from shardlab.comm.values import host_value
 from shardlab.zero.hooks import Hooks
+from shardlab.zero.optimizer import is_elementwise
 from shardlab.zero.shown import part_of
 from shardlab.zero.stage0 import Stage0
 from shardlab.zero.unit import FlatGroup, Member, Unit
@@ -54,8 +55,10 @@ class StepHooks:
         if set_to_none:
             self.visible.clear()
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._check_call(optimizer, args, kwargs)
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Make ready; what is returned takes the place of the arguments of `step`."""
+        replaced = self._run_closure(args, kwargs)
+        self._check_call()
         self._check_places()
         self.hooks.before_step()
         for comm in self.comms:
@@ -73,23 +76,29 @@ class StepHooks:
             self.visible.clear()
         for group in self.visible.groups:
             _cast_grads(group)
+        return replaced
 
-    def _check_call(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """What would go wrong without a word: a step inside backward, a closure, a change of what is trained."""
+    def _run_closure(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Run the closure of `step(closure)` here, before gradients are checked and cast; leave its loss in its place.
+
+        An elementwise optimizer would call it once, first thing. Others, at stage 0, call it as often as they like.
+        """
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None or not is_elementwise(args[0]):
+            return None
+        with torch.enable_grad():
+            loss = closure()
+        return (args[0], lambda: loss), {key: value for key, value in kwargs.items() if key != "closure"}
+
+    def _check_call(self) -> None:
+        """What would go wrong without a word: a step inside backward, a change of what is trained."""
         if self.hooks.backward.active:
             raise RuntimeError("optimizer.step() inside backward: gradients are still being summed; step after it")
-        if self.stage.number and (any(callable(x) for x in args[1:]) or kwargs.get("closure") is not None):
-            raise ValueError(
-                f"{type(optimizer).__name__}.step(closure) at stage {self.stage.number}: gradients are checked "
-                "before the "
-                "closure would run. Call backward first, then step()"
-            )
         for member, before in self._trainable.items():
             if member.param.requires_grad != before:
                 raise RuntimeError(
                     f"parameter {member.name!r}: requires_grad was {before} when the model was sharded and is "
-                    f"now {not before}. "
-                    "Shard a fresh model after changing what is trained"
+                    f"now {not before}. Shard a fresh model after changing what is trained"
                 )
 
     def _check_places(self) -> None:
