@@ -102,7 +102,7 @@ try:
     init({"dp": 3})
 except ValueError as error:
     assert "mpirun -n 3" in str(error)
-print("fine", mesh.rank, torch.get_num_threads())
+print(f"fine {mesh.rank} {torch.get_num_threads()}\\n", end="", flush=True)
 """
 
 

@@ -28,9 +28,11 @@ def mpirun(folder: Path, num_ranks: int, program: str, limit_s: float = 60, **en
     script = folder / "program.py"
     script.write_text(dedent(program))
     begin = time.monotonic()
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}  # lines come whole
+    path = os.pathsep.join(p for p in sys.path if p)
     job = subprocess.Popen(
         [find_mpirun(), "-n", str(num_ranks), sys.executable, str(script)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **env},
+        env={**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
