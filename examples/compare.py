@@ -56,7 +56,7 @@ def print_table(rows: list[Row]) -> None:
     """Print the rows in bytes, with what the measurement says of the prediction."""
     table = Table(title="bytes of rank 0 in one step", title_justify="left")
     table.add_column("")
-    for name in ("predicted", "dry run", "measured", "measured against predicted"):
+    for name in ("predicted", "dry run", "measured", "difference"):
         table.add_column(name, justify="right")
     for what, predicted, dry, measured in rows:
         table.add_row(what, f"{predicted:,}", f"{dry:,}", f"{measured:,}", _verdict(predicted, dry, measured))

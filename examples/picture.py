@@ -21,8 +21,9 @@ def draw_losses(found: dict[str, Any], path: Path) -> None:
         found["bigram_entropy"], color="tab:gray", linestyle="--", label="entropy of a byte given the one before"
     )
     axes.plot(tokens[-1], found["held_out_loss"], "o", color="tab:red", label=f"held out: {found['held_out_loss']:.3f}")
-    axes.set(xlabel="thousand tokens", ylabel="loss (nats per byte)", title=f"{found['ranks']} ranks, {found['text']}")
-    axes.title.set_fontsize(8)
+    title = f"{found['ranks']} ranks, {found['text'].split(':')[0]}"
+    axes.set(xlabel="thousand tokens", ylabel="loss (nats per byte)", title=title)
+    axes.title.set_fontsize(9)
     axes.legend()
     figure.savefig(path, dpi=120)
     plt.close(figure)

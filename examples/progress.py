@@ -38,7 +38,7 @@ class Progress:
     def show(self, step: int, loss: float, tokens_per_s: float) -> None:
         """Say where training is after ``step`` steps."""
         memory = resident_bytes() / 2**20
-        status = f"loss {loss:.3f}  {tokens_per_s:,.0f} tokens/s  {memory:,.0f} MiB resident"
+        status = f"loss {loss:.3f}  {tokens_per_s:,.0f} tokens/s  process {memory:,.0f} MiB"
         self._bar.update(self._task, completed=step, status=status)
         if self.shown and not self.live and step % max(1, self.steps // 10) == 0:
             print(f"step {step}/{self.steps}  {status}", file=sys.stderr, flush=True)

@@ -11,8 +11,10 @@ export COLUMNS=${COLUMNS:-80}
 echo "== the text =="
 python examples/shakespeare.py
 
-echo; echo "== the prediction: zsim estimate --model $model --config $config --gpus $ranks --device this =="
-zsim estimate --model "$model" --config "$config" --gpus "$ranks" --device this
+echo; echo "== the prediction =="
+(set -x; zsim estimate --model "$model" --config "$config" --gpus "$ranks" --device this)
 
-echo; echo "== the run: mpirun -n $ranks python examples/train_gpt.py --config $config =="
-mpirun -n "$ranks" python examples/train_gpt.py --config "$config" --model "$model" $bar
+echo; echo "== the run =="
+(set -x; mpirun -n "$ranks" python examples/train_gpt.py --config "$config" --model "$model" $bar)
+
+echo "The commands above are in .venv/bin: source .venv/bin/activate"

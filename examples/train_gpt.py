@@ -121,10 +121,10 @@ class Trainer:
 
 def main() -> None:
     """Train, then show and write what came of it."""
+    mesh = init({"dp": -1})  # first, so that whatever fails from here on ends the job with its message
     args = _arguments()
     config = read_config_file(args.config)
     spec = load_model(str(args.model))
-    mesh = init({"dp": -1})
     text = _text(mesh, args.text)
     torch.manual_seed(config.seed)
     stage, precision = config.zero_optimization.stage, Precision(**_zero_precision(config.precision))
@@ -189,13 +189,15 @@ def _report(found: dict[str, Any], out: Path) -> None:
     draw_losses(found, out / "loss.png")
     print_table(compare(found))
     below = found["held_out_loss"] < found["bigram_entropy"]
-    print(
-        f"\nheld-out loss {found['held_out_loss']:.3f} nats per byte, {'below' if below else 'NOT below'} "
-        f"{found['bigram_entropy']:.3f}, the entropy of a byte given the one before it"
-    )
-    speed = f"{found['tokens_per_s']:,.0f} tokens/s on {found['ranks']} ranks"
-    print(f"{found['tokens']:,} tokens in {found['seconds']:.0f} s, {speed}; loss curve in {out / 'loss.png'}")
-    print(f"\n{found['sample']}\n")
+    print(f"\nheld-out loss {found['held_out_loss']:.3f} nats per byte, {'below' if below else 'NOT below'}")
+    print(f"              {found['bigram_entropy']:.3f}, the entropy of a byte given the one before it")
+    print(f"{found['tokens']:,} tokens in {found['seconds']:.0f} s on {found['ranks']} ranks: {_speed(found)}")
+    print(f"loss curve in {out / 'loss.png'}")
+    print(f"\nwritten by the model after a speaker's name:\n\n{found['sample']} ...\n")
+
+
+def _speed(found: dict[str, Any]) -> str:
+    return f"{found['tokens_per_s']:,.0f} tokens/s, {1000 * found['seconds'] / found['steps']:,.0f} ms a step"
 
 
 if __name__ == "__main__":

@@ -61,3 +61,17 @@ def test_it_passes_on_what_its_world_knows() -> None:
 def test_a_shape_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="needs 4 ranks, the world has 3"):
         Mesh(MeshShape({"dp": 4}), DryWorld(0, 3))
+
+
+def test_a_misspelt_axis_is_no_group_of_one() -> None:
+    """It would be one by mistake, and ranks would train apart without a word."""
+
+    def body(mesh: Mesh) -> list[int]:
+        for name in ("data", "pd", "DP"):
+            with pytest.raises(ValueError, match=rf"no axis '{name}'; its axes are dp"):
+                mesh[name]
+        with pytest.raises(ValueError, match="Did you mean 'dp'"):
+            mesh["dp", "pd"]
+        return [mesh["tp"].size, mesh["pp"].size, mesh["dp", "cp"].size]
+
+    assert run_ranks({"dp": 2}, body) == [[1, 1, 2]] * 2

@@ -72,3 +72,18 @@ def test_files(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(ValueError, match="want a JSON object, got list"):
         read_config_file(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"steps_per_print": 10}, "steps_per_print"),
+        ({"zero_optimization": {"stage": 3, "overlap_comm": True}}, "zero_optimization.overlap_comm"),
+        ({"fp16": {"enabled": True}}, "fp16: .*use bf16"),
+    ],
+)
+def test_keys_of_deepspeed_are_known_and_refused_as_such(data: dict, path: str) -> None:
+    with pytest.raises(ValueError, match=rf"{path}") as refused:
+        parse_config(data)
+    assert "a key of DeepSpeed that is not read yet" in str(refused.value)
+    assert "did you mean" not in str(refused.value)

@@ -67,3 +67,13 @@ def test_gradients_from_before_are_refused_by_name(stage: int) -> None:
     model = Net()
     loss(model, 0, 0).backward()
     refused(model, sgd, r"'gain'.*zero_grad\(\) before shard", stage=stage)
+
+
+def test_a_mesh_is_no_group() -> None:
+    def body(mesh: Mesh) -> None:
+        with pytest.raises(TypeError, match=r'comm is a Mesh; give one of its groups, such as mesh\["dp"\]'):
+            shard(Net(), sgd, mesh, stage=1)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="comm is str"):
+            shard(Net(), sgd, "dp", stage=1)  # type: ignore[arg-type]
+
+    run_ranks({"dp": 1}, body)

@@ -19,7 +19,7 @@ def text(**changes: Any) -> tuple[str, dict[str, Any]]:
 def test_verdict_first_then_bars_then_numbers() -> None:
     shown, found = text()
     lines = shown.splitlines()
-    assert lines[0].startswith("fits") and "GiB per rank, at 0" in lines[0] and "to spare" in lines[0]
+    assert lines[0].startswith("fits") and "GiB per rank, peak in " in lines[0] and "to spare" in lines[0]
     order = ["memory per rank", "bytes per parameter", "on the wire per rank", "step ", "rests on"]
     places = [next(k for k, line in enumerate(lines) if line.startswith(start)) for start in order]
     assert places == sorted(places)

@@ -40,7 +40,8 @@ class Request:
         global_batch: Samples per step over all ranks.
         seq: Tokens per sample; the model's longest, at most 4,096, if not given.
         recompute: none or full.
-        precision: fp32, bf16 or fp16; bf16 if neither this nor the configuration says.
+        precision: fp32, bf16 or fp16; if neither this nor the configuration says, bf16, or fp16
+            on a device without units for bf16.
         optimizer: Name; adamw if neither this nor the configuration says.
         config: A configuration file.
     """
@@ -133,7 +134,7 @@ def _resolve(request: Request) -> Resolved:
         model=model,
         mesh=MeshShape({"dp": request.gpus}),
         zero=_one("zero", request.zero, config.zero_optimization.stage if config else None, 0),
-        precision=_precision(request, config, chosen),
+        precision=_precision(request, config, machine, chosen),
         optimizer=_one("optimizer", request.optimizer, config.optimizer.name if config else None, "adamw"),
         micro_batch=micro,
         accumulation=accumulation,
@@ -206,13 +207,14 @@ def _seq(request: Request, model: ModelSpec, chosen: list[str]) -> int:
     return seq
 
 
-def _precision(request: Request, config: Config | None, chosen: list[str]) -> Precision:
+def _precision(request: Request, config: Config | None, machine: Machine, chosen: list[str]) -> Precision:
     if isinstance(request.precision, Precision):
         return request.precision
+    usual = "bf16" if "bf16" in machine.peak_flops_per_s else "fp16"
     if config is None and request.precision is None:
-        chosen.append("precision bf16 (--precision not given)")
+        chosen.append(f"precision {usual} (--precision not given)")
     if config is None:
-        name = choice("--precision", request.precision or "bf16", ("fp32", "bf16", "fp16", "fp8"))
+        name = choice("--precision", request.precision or usual, ("fp32", "bf16", "fp16", "fp8"))
         return Precision.named(name)
     compute = config.precision.compute
     _one("precision", request.precision, compute, compute)

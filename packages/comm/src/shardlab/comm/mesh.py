@@ -1,5 +1,6 @@
 """A MeshShape whose axes are connected: `mesh["dp"]` is a communicator."""
 
+import difflib
 from typing import Protocol
 
 import torch
@@ -8,7 +9,10 @@ from shardlab.comm.communicator import Communicator
 from shardlab.comm.record import Recorder
 from shardlab.plan.mesh import MeshShape
 
-__all__ = ["Mesh", "World"]
+__all__ = ["KNOWN_AXES", "Mesh", "World"]
+
+KNOWN_AXES = ("dp", "tp", "pp", "cp", "ep", "edp")
+"""Axes that a mesh may lack: a program for all of them runs on a mesh of some."""
 
 
 class World(Protocol):
@@ -72,11 +76,26 @@ class Mesh:
         """The group that spans ``axes`` through this rank; an absent axis counts as one of size 1.
 
         The first use of a tuple of axes connects the group and must happen on all its ranks.
+
+        Raises:
+            ValueError: an axis that neither the mesh has nor shardlab knows. It would be a group of one by mistake, and
+                ranks that should train together would train apart.
         """
         names = (axes,) if isinstance(axes, str) else tuple(axes)
         if names not in self._groups:
+            for name in names:
+                self._check_axis(name)
             self._groups[names] = self.world.group(self.shape.group(self.rank, *names), names)
         return self._groups[names]
+
+    def _check_axis(self, name: str) -> None:
+        known = [*self.shape.axes, *(axis for axis in KNOWN_AXES if axis not in self.shape.axes)]
+        if name not in known:
+            near = difflib.get_close_matches(name, self.shape.axes, 1, 0.0)[0]
+            raise ValueError(
+                f"the mesh has no axis {name!r}; its axes are {', '.join(self.shape.axes)}. Did you mean {near!r}? "
+                f"Known axes that are absent ({', '.join(known[len(self.shape.axes) :])}) are groups of one"
+            )
 
     def __repr__(self) -> str:
         return f"Mesh({self.shape}, rank {self.rank})"

@@ -112,6 +112,12 @@ def load_model(text: str) -> ModelSpec:
     """
     if re.fullmatch(r"[0-9][0-9_]*(\.[0-9]+)?([eE]\+?[0-9]+)?", text):
         return count(float(text) if not text.isdigit() else int(text), name=text)
+    if "/" in text and not text.endswith(".json") and not Path(text).exists():
+        near = difflib.get_close_matches(text.split("/")[-1].lower(), PRESETS, n=1, cutoff=0.3)
+        raise ValueError(
+            f"model {text!r}: no such file, and nothing is fetched from a hub; give the path of its config.json, "
+            "a count such as 7.5e9, or a preset" + (f", such as {near[0]!r}" if near else "")
+        )
     if text.endswith(".json") or "/" in text or Path(text).is_file():
         from shardlab.plan.huggingface import read_config
 

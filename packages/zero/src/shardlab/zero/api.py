@@ -73,7 +73,7 @@ def shard(
 
     Source: Rajbhandari et al. 2020, ZeRO, sections 5 and 7.
     """
-    check_arguments(model, stage, store)
+    check_arguments(model, comm, stage, store)
     comms = [comm] if replicas is None else [comm, replicas]
     instance = optim.made(optimizer, model)
     optim.check_kind(instance, stage)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from shardlab.comm.communicator import Communicator
+from shardlab.comm.mesh import Mesh
 from shardlab.comm.protocols import ShardStore
 
 __all__ = ["MARK", "check_arguments"]
@@ -14,12 +16,17 @@ MARK = "shardlab_unit"
 """Attribute of a sharded parameter: the name of its unit."""
 
 
-def check_arguments(model: nn.Module, stage: int, store: ShardStore | None) -> None:
+def check_arguments(model: nn.Module, comm: Communicator, stage: int, store: ShardStore | None) -> None:
     """Refuse what cannot be sharded.
 
     Raises:
+        TypeError: a mesh, or something else, stands where one of its groups should.
         ValueError: names the argument or the first parameter that is wrong, and says what would be right.
     """
+    if isinstance(comm, Mesh):
+        raise TypeError('comm is a Mesh; give one of its groups, such as mesh["dp"]')
+    if not hasattr(comm, "start_all_gather"):
+        raise TypeError(f'comm is {type(comm).__name__}; give a communicator, such as shardlab.comm.init()["dp"]')
     if stage not in range(4):
         raise ValueError(f"stage is {stage!r}, valid are 0, 1, 2, 3")
     if store is not None:

@@ -80,9 +80,9 @@ def freed_type(kind: type) -> type:
             called = getattr(func, "__self__", func).__name__
         raise FreedParameterError(
             f"{called}: parameter {names} is sharded and its values are not on this rank now. Read it inside "
-            f"`with shardlab.zero.gathered(model, {names}):`; if a module's forward reads a parameter of "
-            "another module, "
-            "pass units= so that both are in one unit"
+            f"`with shardlab.zero.gathered(model, {names}):`, entered by every rank (state_dict and torch.save: "
+            "`gathered(model)`). If a module's forward reads a parameter of another module, pass units= to shard so "
+            "that both are in one unit"
         )
 
     def describe(self: Any, **_: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from shardlab.plan import CATEGORIES
+from shardlab.plan import CATEGORIES, Action, Op
 from shardlab.plan.units import format_bytes, format_count, format_gb, format_gib, format_rate, format_s
 
 BAR = 40
@@ -48,7 +48,7 @@ def _verdict(answer: Mapping[str, Any], out: Console) -> None:
     inputs, memory = answer["inputs"], answer["result"]["memory"]
     plan, needed, capacity = inputs["plan"], memory["per_rank_bytes"], memory["capacity_bytes"]
     fits = answer["verdict"] == "fits"
-    where = f", at {memory['peak_at']}" if memory["peak_at"] else ", states only"
+    where = f", peak in {_words(memory['peak_at'])}" if memory["peak_at"] else ", states only"
     line = Text(answer["verdict"], style="bold green" if fits else "bold red")
     line.append(f"   {format_gib(needed['reserved'])} of {format_gib(capacity)} per rank{where}", style="default")
     spare = capacity - needed["reserved"]
@@ -63,7 +63,15 @@ def _verdict(answer: Mapping[str, Any], out: Console) -> None:
     if plan["model"]["family"] != "count":
         rows += [f"micro-batch {plan['micro_batch']} x {plan['accumulation']}", f"sequence {plan['seq']:,}",
                  f"recompute {plan['recompute']}"]  # fmt: skip
-    out.print(Text("  ".join(rows)))
+    out.print(Text("  ".join(rows[:2])))
+    out.print(Text("  ".join(rows[2:])))
+
+
+def _words(action: str) -> str:
+    """An action of a program as a reader says it."""
+    found = Action.parse(action)
+    what = {Op.F: "forward of", Op.B: "backward of", Op.R: "recomputation of", Op.STEP: "the optimizer's step"}
+    return f"{what.get(found.op, found.op.name.lower())} {found.name}".strip()
 
 
 def _bar(part: float, whole: float, style: str) -> Text:
