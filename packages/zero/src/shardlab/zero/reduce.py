@@ -71,17 +71,20 @@ class Reducer:
         """Copy or add one local gradient into the send buffer."""
         while any(sent.group is group for sent in self._under_way):  # late: until it is added, comm owns the buffer
             self._add(self._under_way.popleft())
+        self._copy_in(group, member, grad.to_dense() if grad.is_sparse else grad)
+        if self.sync:
+            self._send_ready()
+
+    def _copy_in(self, group: FlatGroup, member: Member, grad: Tensor) -> None:
+        """Copy or add; no view of the send buffer outlives this call, else the pool could not lend it again."""
         if group.sending is None:
             group.sending = self.pool.take(group.dtypes.reduce, group.layout.numel)
         place = member.of(group.sending)
-        grad = grad.to_dense() if grad.is_sparse else grad
         if member.arrived or member.kept:
             place.add_(grad.reshape(-1))
         else:
             place.copy_(grad.reshape(-1))
         member.arrived = member.touched = True
-        if self.sync:
-            self._send_ready()
 
     def _send_ready(self) -> None:
         """Send units, in order, as long as the next one is complete."""
