@@ -77,3 +77,9 @@ def test_a_mesh_is_no_group() -> None:
             shard(Net(), sgd, "dp", stage=1)  # type: ignore[arg-type]
 
     run_ranks({"dp": 1}, body)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_weight_that_forward_rescales_is_refused_by_name(kind: type[nn.Module]) -> None:
+    """Each rank would rescale the rows of its own tokens, and their weights would part without a word."""
+    refused(nn.Sequential(kind(7, 3, max_norm=1.0)), sgd, r"module '0' has max_norm=1.0", stage=0)

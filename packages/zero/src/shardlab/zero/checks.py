@@ -36,6 +36,13 @@ def check_arguments(model: nn.Module, comm: Communicator, stage: int, store: Sha
         raise ValueError(f"{type(model).__name__} has no parameters to shard")
     for name, p in params.items():
         _check_parameter(name, p)
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+            raise ValueError(
+                f"module {name!r} has max_norm={module.max_norm}: it rescales its weight inside forward, on each rank by "
+                "that rank's tokens, so that ranks would part. Leave max_norm out and rescale after the step, inside "
+                "gathered(model, ..., write_from=0)"
+            )
     _check_memory(model)
 
 
