@@ -39,8 +39,8 @@ def check_arguments(model: nn.Module, comm: Communicator, stage: int, store: Sha
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
             raise ValueError(
-                f"module {name!r} has max_norm={module.max_norm}: it rescales its weight inside forward, on each rank by "
-                "that rank's tokens, so that ranks would part. Leave max_norm out and rescale after the step, inside "
+                f"module {name!r} has max_norm={module.max_norm}: forward rescales its weight, on each rank by the "
+                "tokens of that rank, so that ranks would part. Leave max_norm out and rescale after the step, inside "
                 "gathered(model, ..., write_from=0)"
             )
     _check_memory(model)
