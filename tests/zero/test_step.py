@@ -184,3 +184,24 @@ def counted(mesh: Mesh) -> list[int]:
 
 def test_steps_are_counted_for_the_ledger() -> None:
     assert run_ranks({"dp": 2}, counted) == [[0, 1, 2, 3]] * 2
+
+
+def grown(mesh: Mesh, stage: int, how: str) -> None:
+    model, optimizer = shard(model_of_ones(), lambda p: torch.optim.SGD(p, lr=0.5), mesh["dp"], stage=stage)
+    if how == "group":
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    elif how == "assign":
+        model[1].weight = nn.Parameter(torch.ones(2, 2))
+    else:
+        model.load_state_dict({k: torch.ones_like(v) for k, v in model_of_ones().state_dict().items()}, assign=True)
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("group", "add_param_group"), ("assign", "'1.weight' was replaced"), ("load", "'0.weight' was replaced")],
+)
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_parameters_that_came_after_shard_are_told(stage: int, how: str, said: str) -> None:
+    with pytest.raises(RuntimeError, match=said):
+        run_ranks({"dp": 2}, grown, stage, how)

@@ -23,6 +23,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import NoReturn, Protocol
 
@@ -117,13 +119,9 @@ class Exits:
         if not self._lock.acquire(blocking=False) and self._ending != me:
             time.sleep(5)  # another thread is ending the job
         self._ending = me  # an interrupt that arrives here comes back in: it must not wait for itself
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        text = "".join(f"rank {self.leaver.rank}: {line}\n" for line in message.splitlines())
-        os.write(2, text.encode(errors="backslashreplace"))
-        _await_reader(1)
-        _await_reader(2)
+        for step in (partial(_flush, "stdout"), partial(_flush, "stderr"), partial(self._tell, message)):
+            with suppress(Exception):  # a full disk or a closed stream must not keep the job from ending
+                step()
         self.leaver.abort(code)
         if _in_main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -131,6 +129,12 @@ class Exits:
         time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)  # a handler of the program has taken SIGTERM
         os._exit(code)
+
+    def _tell(self, message: str) -> None:
+        text = "".join(f"rank {self.leaver.rank}: {line}\n" for line in message.splitlines())
+        os.write(2, text.encode(errors="backslashreplace"))
+        _await_reader(1)
+        _await_reader(2)
 
     def _mine(self) -> bool:
         return os.getpid() == self.pid  # not a forked child, such as a data loader's worker
@@ -162,6 +166,10 @@ def _await_reader(fd: int, limit_s: float = 1.0) -> None:
             time.sleep(0.001)
     except OSError:
         return  # closed
+
+
+def _flush(stream: str) -> None:
+    getattr(sys, stream).flush()
 
 
 def _in_main_thread() -> bool:

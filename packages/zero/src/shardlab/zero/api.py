@@ -106,7 +106,7 @@ def _connect(
     compute = None if precision is None or precision.compute is None else precision.of(torch.float32).compute
     hooks = Hooks(model, units, reducer, gatherer, visible, compute)
     policy = "skip" if precision is None else precision.non_finite
-    steps = StepHooks(optimizer, units, stage, comms, hooks, policy)
+    steps = StepHooks(model, optimizer, units, stage, comms, hooks, policy)
     Sharding(
         model, optimizer, comm, replicas, stage, units, stage.pool, reducer, gatherer, visible, hooks, steps
     ).attach()

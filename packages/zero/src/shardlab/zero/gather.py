@@ -57,8 +57,11 @@ class Gatherer:
         self._starting = training
 
     def end_forward(self) -> None:
-        """It has ended; one that gathered nothing is forgotten."""
+        """It has ended: forget one that gathered nothing, free a unit fetched ahead for a use that did not come."""
         self._starting = None
+        for unit in self.units:
+            if unit.state is UnitState.GATHERING:
+                self.free(unit)
 
     def need(self, unit: Unit) -> None:
         """Make ``unit`` live.

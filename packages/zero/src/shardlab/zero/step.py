@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from shardlab.comm.communicator import MIN, Communicator
@@ -33,6 +34,7 @@ class StepHooks:
 
     def __init__(
         self,
+        model: nn.Module,
         optimizer: Optimizer,
         units: list[Unit],
         stage: Stage0,
@@ -45,6 +47,9 @@ class StepHooks:
         self.skipped = 0
         self._skip = False
         self._trainable = {m: m.param.requires_grad for unit in units for group in unit.groups for m in group.members}
+        self._model = model
+        self._names = {m.name: m.param for unit in units for group in unit.groups for m in group.members}
+        self._pieces = {p for group in optimizer.param_groups for p in group["params"]}
         optimizer.register_step_pre_hook(self._before)
         optimizer.register_step_post_hook(self._after)
         optimizer.__dict__["zero_grad"] = partial(self._zero_grad, optimizer.zero_grad)
@@ -59,6 +64,7 @@ class StepHooks:
         """Make ready; what is returned takes the place of the arguments of `step`."""
         replaced = self._run_closure(args, kwargs)
         self._check_call()
+        self._check_parameters(optimizer)
         self._check_places()
         self.hooks.before_step()
         for comm in self.comms:
@@ -99,6 +105,20 @@ class StepHooks:
                 raise RuntimeError(
                     f"parameter {member.name!r}: requires_grad was {before} when the model was sharded and is "
                     f"now {not before}. Shard a fresh model after changing what is trained"
+                )
+
+    def _check_parameters(self, optimizer: Optimizer) -> None:
+        """Parameters that came after `shard` would be trained on each rank by itself, or not at all."""
+        if any(p not in self._pieces for group in optimizer.param_groups for p in group["params"]):
+            raise RuntimeError(
+                "the optimizer has got a parameter since the model was sharded (add_param_group): it would be updated "
+                "on each rank by itself. Put all parameters into the optimizer before shard"
+            )
+        for name, p in self._model.named_parameters():
+            if self._names.get(name, p) is not p:
+                raise RuntimeError(
+                    f"parameter {name!r} was replaced by another object since the model was sharded (assignment, or "
+                    "load_state_dict(assign=True)): the optimizer updates the old one. Copy values into it instead"
                 )
 
     def _check_places(self) -> None:
