@@ -1,4 +1,4 @@
-"""A rank that fails while its stdout cannot be flushed must end the job: the flush came before the abort, and raised."""
+"""A rank that fails while its stdout cannot be flushed must end the job: the flush before the abort raised."""
 
 from pathlib import Path
 
