@@ -123,7 +123,7 @@ def parameters_can_be_moved(mesh: Mesh) -> None:
 
 
 def a_group_of_one_is_a_copy(mesh: Mesh) -> None:
-    comm = mesh["an axis that is not there"]
+    comm = mesh["ep"]
     check((comm.size, comm.index, comm.ranks) == (1, 0, (mesh.rank,)), comm)
     x = draw(mesh.rank, (5,), torch.float32)
     want = x.clone()
