@@ -137,7 +137,7 @@ def groups_over_one_and_two_axes(mesh: Mesh) -> None:
         "dp": (2 * pp, 2 * pp + 1),
         "pp": (dp, dp + 2),
         ("pp", "dp"): (0, 1, 2, 3),
-        ("dp", "an axis that is not there"): (2 * pp, 2 * pp + 1),
+        ("dp", "ep"): (2 * pp, 2 * pp + 1),
     }
     for axes, ranks in expected.items():
         comm = mesh[axes]

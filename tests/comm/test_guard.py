@@ -10,7 +10,7 @@ def test_agreement_costs_one_control_message_of_32_bytes_a_rank() -> None:
     def main(mesh: Mesh) -> list[tuple[str, int]]:
         with recording(mesh.recorder) as ledger:
             agree(mesh["dp"], "gather", "blocks.0", 12)
-            agree(mesh["alone"], "gather", "blocks.0", 12)
+            agree(mesh["ep"], "gather", "blocks.0", 12)
         assert mesh.recorder.wire_bytes.total() == 0
         return [(span.op, span.payload_bytes // mesh.size) for span in ledger]
 

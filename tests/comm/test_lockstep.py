@@ -63,7 +63,7 @@ def test_every_rank_gets_the_deadlock_and_may_go_on() -> None:
     def main(mesh: Mesh) -> str:
         with pytest.raises(DeadlockError) as caught:
             mesh["dp"].recv(torch.zeros(1), 1 - mesh.rank)
-        mesh["other"].barrier("x")
+        mesh["ep"].barrier("x")
         return str(caught.value)
 
     texts = run_ranks({"dp": 2}, main)
