@@ -7,7 +7,6 @@ ignored switches off clipping or sharding without a word. Keys of parts that are
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from shardlab.plan.batch import BatchTriple, solve_batch
+from shardlab.plan.jsonfile import read_object
 from shardlab.plan.optimizer import OPTIMIZERS
 from shardlab.plan.plan import Precision
 
@@ -158,13 +158,7 @@ def read_config_file(path: Path) -> Config:
         ValueError: If it is not JSON, or as `parse_config`.
         OSError: If it cannot be read.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path}: want a JSON object, got {type(data).__name__}")
-    return parse_config(data, str(path))
+    return parse_config(read_object(path), str(path))
 
 
 def _problems(error: ValidationError) -> Iterator[str]:

@@ -7,12 +7,12 @@ that is silently off by a gate matrix or an expert is worse than none.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shardlab.plan.families import gpt, llama
+from shardlab.plan.jsonfile import read_object
 from shardlab.plan.model import ModelSpec
 
 _LLAMA_LIKE = {"llama": False, "mistral": False, "qwen2": True}
@@ -95,12 +95,7 @@ def read_config(path: Path) -> ModelSpec:
         OSError: If it cannot be read.
     """
     path = path / "config.json" if path.is_dir() else path
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f"{path}: want a JSON object, got {type(data).__name__}")
+    data = read_object(path)
     if "family" in data and "config" in data:
         from shardlab.plan.families import from_dict
 
