@@ -66,12 +66,17 @@ def test_wrong_arguments(comm: BaseCommunicator, attempt: Callable[[BaseCommunic
 
 
 def test_right_arguments_pass(comm: BaseCommunicator) -> None:
-    movable(comm, "send", torch.zeros(1).expand(4))  # may be read
+    read_only = torch.zeros(1).expand(4)
+    movable(comm, "send", read_only)  # may be read
+    with pytest.raises(ValueError):
+        writable(comm, "recv", read_only)
     writable(comm, "recv", torch.zeros(4, 1).expand(4, 1).t())
     reducible(comm, "all_reduce", torch.zeros(2, dtype=torch.uint8), MAX)
     sizes(comm, "reduce_scatter", ("full", torch.zeros(3, 2)), ("out", torch.zeros(2, 1)))
     sizes(comm, "all_gather", ("out", torch.zeros(0)), ("shard", torch.zeros(0)))
-    peer(comm, "broadcast", "src_index", 1, other=False)
+    peer(comm, "broadcast", "src_index", comm.index, other=False)
+    with pytest.raises(ValueError):
+        peer(comm, "send", "dst_index", comm.index)
 
 
 def test_splits_are_turned_into_numels(comm: BaseCommunicator) -> None:
