@@ -118,10 +118,16 @@ class Halving(torch.optim.SGD):
     """Elementwise, but of a class that nobody knows."""
 
 
-def step_with(mesh: Mesh, make: Callable[[Any], Any], stage: int) -> None:
+def step_with(mesh: Mesh, make: Callable[[Any], Any], stage: int) -> bool:
+    """One step; whether it has moved the first parameter."""
     model, optimizer = shard(RECIPE.build(), make, mesh["dp"], stage=stage)
+    name = next(name for name, _ in model.named_parameters())
+    before = inspect(model, name)
     RECIPE.loss(model, RECIPE.batch(0, 0, 0)).backward()
     optimizer.step()
+    after = inspect(model, name)
+    assert before is not None and after is not None
+    return not torch.equal(before, after)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -133,11 +139,11 @@ def test_others_are_refused_by_name(kind: type[Optimizer], stage: int) -> None:
 
 def test_a_class_may_say_that_it_is_elementwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Halving, "shardlab_elementwise", True, raising=False)
-    run_ranks({"dp": 2}, step_with, Halving, 3)
+    assert run_ranks({"dp": 2}, step_with, Halving, 3) == [True, True]
 
 
 def test_whole_tensors_are_there_at_stage_0() -> None:
-    run_ranks({"dp": 2}, step_with, torch.optim.Adafactor, 0)
+    assert run_ranks({"dp": 2}, step_with, torch.optim.Adafactor, 0) == [True, True]
 
 
 def drop_last(params: Any) -> Optimizer:
